@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CKKS parameter sets: the Params type, and the one security table every engine and planner checks against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heatfhe.errors import ConfigError
+from heatfhe.files import json_digest
+
+# Largest log2(QP) for a uniform ternary secret and sigma = 3.19 against classical attacks, by ring dimension and
+# security bits. Source: Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption", ePrint 2024/463,
+# Table 5.2 (primal uSVP, BDD and dual hybrid attacks, MATZOV reduction cost). P counts: evaluation keys are samples mod QP.
+MAX_LOG_QP: dict[int, dict[int, float]] = {
+    1 << 10: {128: 26},
+    1 << 11: {128: 53, 192: 36, 256: 27},
+    1 << 12: {128: 106, 192: 73, 256: 56},
+    1 << 13: {128: 214, 192: 147, 256: 114},
+    1 << 14: {128: 430, 192: 297, 256: 230},
+    1 << 15: {128: 868, 192: 597, 256: 462},
+    1 << 16: {128: 1747, 192: 1199, 256: 929},
+    1 << 17: {128: 3523, 192: 2411, 256: 1866},
+}
+SECURITY_SOURCE = "ePrint 2024/463 Table 5.2: uniform ternary secret, sigma 3.19, classical"
+
+# The transient sparse secret of bootstrapping (weight 32) is published under its own small modulus only; bound by ring
+# dimension. Source: Bossuat, Troncoso-Pastoriza, Hubaux, ePrint 2022/024, and Lattigo's stated 121 bits for weight 32.
+MAX_LOG_SPARSE_MODULUS: dict[int, float] = {1 << 16: 120.0}
+
+
+def claimed_security(ring_dimension: int, log_qp: float) -> int:
+    """The largest tabulated security in bits that log2(QP) allows at this ring dimension; 0 if none."""
+    row = MAX_LOG_QP.get(ring_dimension, {})
+    return max((bits for bits, bound in row.items() if log_qp <= bound), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """One parameter set, as planner, engines, client and server agree on it.
+
+    ``levels`` is what a bootstrap leaves for arithmetic; ``noise`` the standard deviation it adds per real slot on
+    inputs of size about one; ``window`` the magnitudes it refreshes within that promise. A set whose security is below
+    128 bits must be named ``insecure-...``. ``literal`` holds the few integers an engine builds its context from.
+    """
+
+    name: str
+    engine: str
+    ring_dimension: int
+    levels: int
+    scale_bits: float
+    log_qp: float
+    noise: float
+    promised_bits: float
+    window: float
+    secret: str = "uniform ternary, encapsulated sparse weight 32 in bootstrapping"
+    sparse_modulus_bits: float = 0.0
+    pair_levels: int = 0
+    literal: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        n = self.ring_dimension
+        if n < 8 or n & (n - 1):
+            raise ConfigError(f"{self.name}: ring dimension must be a power of two of at least 8, got {n}")
+        if self.levels < 1:
+            raise ConfigError(f"{self.name}: a bootstrap must leave at least one level, got {self.levels}")
+        if not (self.noise >= 0 and self.window > 0 and self.log_qp > 0):
+            raise ConfigError(f"{self.name}: noise, window and log QP must be positive numbers")
+        insecure = self.security_bits < 128
+        if insecure and not self.name.startswith("insecure-"):
+            bound = MAX_LOG_QP.get(n, {}).get(128, 0)
+            raise ConfigError(
+                f"{self.name}: log2 QP {self.log_qp:.1f} exceeds {bound:g}, the 128-bit bound at ring dimension {n} "
+                f"({SECURITY_SOURCE}), or its sparse modulus is unbounded there; use a larger ring or fewer levels, "
+                "or call the set insecure-..."
+            )
+
+    @property
+    def slots(self) -> int:
+        """Complex slots of a full ciphertext."""
+        return self.ring_dimension // 2
+
+    @property
+    def security_bits(self) -> int:
+        """Claimed bits of security by the table, 0 if the table or the sparse secret's bound does not allow a claim."""
+        if self.sparse_modulus_bits > MAX_LOG_SPARSE_MODULUS.get(self.ring_dimension, -1.0):
+            return 0
+        return claimed_security(self.ring_dimension, self.log_qp)
+
+    @property
+    def security_claim(self) -> str:
+        """One sentence: what is claimed and how it was computed."""
+        if self.security_bits == 0:
+            return f"NO SECURITY: a toy set (log2 QP {self.log_qp:.1f} at ring dimension {self.ring_dimension})"
+        bound = MAX_LOG_QP[self.ring_dimension][self.security_bits]
+        return f"{self.security_bits} bits: log2 QP {self.log_qp:.1f} <= {bound:g} ({SECURITY_SOURCE})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        body = {name: getattr(self, name) for name in self.__slots__}
+        body["literal"] = dict(self.literal)
+        return body
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Params:
+        """Inverse of as_json; checks everything again."""
+        try:
+            return cls(**{**body, "literal": tuple(sorted(body["literal"].items()))})
+        except (TypeError, KeyError, AttributeError) as err:
+            raise ConfigError(f"not a parameter set: {err}") from err
+
+    @property
+    def digest(self) -> str:
+        """Identifies the set."""
+        return json_digest(self.as_json())
