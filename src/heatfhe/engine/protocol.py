@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine is: a dozen operations on encrypted slot vectors, and the client's half that holds the secret.
+
+Conventions. ``level`` counts the rescalings still available. Every product costs one level and leaves a value at the
+canonical scale of its level; operands of add, sub and multiply have equal levels (a plan drops values explicitly).
+``rotate(x, k)[s] = x[(s + k) mod slots]``. An engine never branches on data and never sees a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.ckks.params import Params
+
+C = TypeVar("C")
+Slots = NDArray[Any]  # float64 or complex128, one entry per slot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vector:
+    """A plaintext slot vector, made when it is needed. Equal keys mean equal values: engines cache encodings by key.
+
+    ``keep`` is False for vectors that depend on the position and are not worth caching.
+    """
+
+    key: str
+    make: Callable[[], Slots]
+    keep: bool = True
+
+
+Plain = Union[Vector, float, complex]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearMap:
+    """A plaintext linear map in baby-step giant-step form, one level deep.
+
+    ``y = sum over G of rot_G( sum over b of giants[G][b] * rot_b(x) )``; the vectors are already rolled back by G.
+    """
+
+    key: str
+    giants: Mapping[int, Mapping[int, Vector]]
+
+    @property
+    def babies(self) -> tuple[int, ...]:
+        """Every baby rotation used, sorted; 0 needs no key."""
+        return tuple(sorted({b for row in self.giants.values() for b in row}))
+
+    @property
+    def rotations(self) -> tuple[int, ...]:
+        """Every rotation key the map needs."""
+        return tuple(sorted({*self.babies, *self.giants} - {0}))
+
+
+class Engine(Protocol[C]):
+    """Executes plan steps on values of type C, on the server's side."""
+
+    @property
+    def params(self) -> Params: ...
+
+    def level(self, a: C) -> int:
+        """Rescalings left."""
+        ...
+
+    def add(self, a: C, b: C) -> C: ...
+
+    def sub(self, a: C, b: C) -> C: ...
+
+    def negate(self, a: C) -> C: ...
+
+    def add_plain(self, a: C, p: Plain) -> C: ...
+
+    def times(self, a: C, k: int) -> C:
+        """Product with a small integer; free."""
+        ...
+
+    def multiply(self, a: C, b: C) -> C:
+        """Slot-wise product, relinearised and rescaled."""
+        ...
+
+    def multiply_sum(self, pairs: Sequence[tuple[C, C]]) -> C:
+        """Sum of products with one relinearisation and one rescale."""
+        ...
+
+    def multiply_plain(self, a: C, p: Plain) -> C:
+        """Product with a plaintext, rescaled."""
+        ...
+
+    def multiply_plain_sum(self, pairs: Sequence[tuple[C, Plain]]) -> C:
+        """Sum of plaintext products with one rescale."""
+        ...
+
+    def linear(self, a: C, m: LinearMap) -> C:
+        """A plaintext linear map, one level."""
+        ...
+
+    def rotate(self, a: C, by: int) -> C: ...
+
+    def rotate_many(self, a: C, by: Sequence[int]) -> list[C]:
+        """Several rotations of one value, sharing its decomposition (hoisted)."""
+        ...
+
+    def conjugate(self, a: C) -> C: ...
+
+    def times_i(self, a: C) -> C:
+        """Product with the imaginary unit. Engines for which it costs a level say so in Params.literal['times_i_levels']."""
+        ...
+
+    def drop(self, a: C, level: int) -> C:
+        """The same value at a lower level."""
+        ...
+
+    def bootstrap(self, a: C, *, period: int, bound: float) -> C:
+        """Refresh to params.levels. The value is real, repeats with this period, and is at most bound in magnitude."""
+        ...
+
+    def bootstrap_pair(self, a: C, b: C, *, period: int, bound: float) -> tuple[C, C]:
+        """Refresh two real values in one complex bootstrap, to params.levels - params.pair_levels."""
+        ...
+
+    def dump(self, a: C) -> bytes:
+        """Wire form of a value."""
+        ...
+
+    def parse(self, blob: bytes) -> C:
+        """Inverse of dump; checks everything before it allocates and raises WireError."""
+        ...
+
+
+class KeySource(Protocol):
+    """Where an engine reads evaluation keys from: named blobs on disk or in memory."""
+
+    def names(self) -> Iterable[str]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRequest:
+    """Exactly the keys a plan needs: nothing more is made, nothing less is accepted."""
+
+    params: Params
+    rotations: tuple[int, ...]
+    conjugation: bool = True
+    bootstrap_periods: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rotations", tuple(sorted(set(self.rotations) - {0})))
+        object.__setattr__(self, "bootstrap_periods", tuple(sorted(set(self.bootstrap_periods))))
+
+
+class Keyring(Protocol):
+    """The client's half of an engine: makes keys, encrypts, decrypts. Never handed to a server function."""
+
+    @property
+    def request(self) -> KeyRequest: ...
+
+    def encrypt(self, values: Slots, *, level: int) -> bytes:
+        """A fresh ciphertext, in wire form."""
+        ...
+
+    def decrypt(self, blob: bytes) -> NDArray[np.complex128]:
+        """Slot values of a ciphertext in wire form."""
+        ...
+
+    def evaluation_keys(self) -> Iterable[tuple[str, bytes]]:
+        """Name and bytes of every public evaluation key, in a fixed order, made one at a time."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the secret part, files of mode 0600."""
+        ...
+
+
+class EngineFactory(Protocol):
+    """Opens an engine on the server's side from public things alone."""
+
+    def __call__(self, request: KeyRequest, keys: KeySource, **options: Any) -> Engine[Any]: ...
+
+
+class KeyringFactory(Protocol):
+    """Makes a keyring, or loads one saved before."""
+
+    def __call__(self, request: KeyRequest, folder: Path | None = None) -> Keyring: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryKeys:
+    """Evaluation keys held in memory: tests and local runs."""
+
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+    def names(self) -> Iterable[str]:
+        return self.blobs.keys()
+
+    def read(self, name: str) -> bytes:
+        return self.blobs[name]
