@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""1/d and n/d by Goldschmidt's iteration from the best linear seed, plain or relaxed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from heatfhe.approx import _check
+from heatfhe.approx.arithmetic import Plain, T
+from heatfhe.errors import ConfigError
+
+SOLVERS = ("plain", "relaxed")
+_MOST = 64  # past kappa 1e16 the seed error rounds to 1 in doubles; at 1e16 and tolerance 1e-15 a plain count is 56
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReciprocalFit:
+    """The seed alpha - beta d of 1/d on [lo, hi] and what the iteration makes of it.
+
+    Domain  lo <= d <= hi; the iteration still converges on all of (0, lo + hi) and diverges above it.
+    Bound   seed_error = 1 / T_2((k + 1) / (k - 1)) with k = hi / lo, the least any linear seed can have.
+    Depth   none: these are constants.
+    Source  Goldschmidt 1964; the seed is the scaled Chebyshev polynomial T_2. Relaxed: re-centred after each
+            iteration, which reaches the Chebyshev optimum 1 / T_{2^(count+1)}; it is not the paper's recurrence.
+    """
+
+    lo: float
+    hi: float
+    solver: str = "plain"
+
+    def __post_init__(self) -> None:
+        _check.positive_domain("a reciprocal", self.lo, self.hi)
+        _check.one_of("a reciprocal's solver", self.solver, SOLVERS)
+
+    @property
+    def beta(self) -> float:
+        """Slope of the seed."""
+        k = self.hi / self.lo
+        return 8.0 / (k * k + 6.0 * k + 1.0) / self.lo / self.lo
+
+    @property
+    def alpha(self) -> float:
+        """Constant of the seed."""
+        return self.beta * (self.lo + self.hi)
+
+    @property
+    def seed_error(self) -> float:
+        """Largest |1 - d (alpha - beta d)| on the domain."""
+        k = self.hi / self.lo
+        return (k - 1.0) ** 2 / (k * k + 6.0 * k + 1.0)
+
+    def errors(self, count: int) -> tuple[float, ...]:
+        """Largest |1 - d y_i| on the domain for i = 0..count."""
+        _check.count("count", count)
+        e = [self.seed_error]
+        for _ in range(count):
+            square = e[-1] * e[-1]
+            e.append(square / (2.0 - square) if self.solver == "relaxed" else square)
+        return tuple(e)
+
+    def error(self, count: int) -> float:
+        """Largest |1 - d y| on the domain after count iterations."""
+        return self.errors(count)[-1]
+
+    def smallest_count(self, tolerance: float, floor: int = 0) -> int:
+        """The least count, not under floor, whose error is within the tolerance."""
+        _check.tolerance(tolerance)
+        errors = self.errors(_MOST)
+        for count in range(floor, _MOST + 1):
+            if errors[count] <= tolerance:
+                return count
+        raise ConfigError(f"[{self.lo:g}, {self.hi:g}] is too wide for a reciprocal to {tolerance:g} in {_MOST} iterations")
+
+    def schedule(self, count: int) -> tuple[float, ...]:
+        """The scales s_0..s_count that let the relaxed iteration run as F = 2 s_i - D at no extra level.
+
+        State i of a loop planned for count iterations is s_i times too large; all are 1 for the plain solver.
+        """
+        return _schedule(self, count)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as a JSON value."""
+        return {"lo": self.lo, "hi": self.hi, "solver": self.solver}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ReciprocalFit:
+        """The fit that as_json wrote."""
+        return cls(lo=float(body["lo"]), hi=float(body["hi"]), solver=str(body["solver"]))
+
+
+@lru_cache(maxsize=4096)
+def _schedule(fit: ReciprocalFit, count: int) -> tuple[float, ...]:
+    s = [1.0]
+    if fit.solver == "relaxed":
+        for e in reversed(fit.errors(count)[:-1]):
+            s.append(math.sqrt(2.0 / (2.0 - e * e) * s[-1]))
+        return tuple(reversed(s))
+    return (1.0,) * (count + 1)
+
+
+def goldschmidt(n: T, d: T, count: int, schedule: Sequence[float] | None = None) -> T:
+    """n / d by repeated n, d <- n f, d f with f = 2 s_i - d.
+
+    Domain  0 < d < 2 (the caller scales; with a schedule, d and n come multiplied by s_0).
+    Bound   relative error exactly |1 - d|**(2**count) without a schedule, rounding aside.
+    Depth   count levels: n and d descend together, 2 - d is free; n may be as deep as d.
+    Source  Goldschmidt 1964; the paper, memory-efficient gradients.
+    """
+    for i in range(count):
+        f = (2.0 if schedule is None else 2.0 * schedule[i]) - d
+        n = n * f
+        if i + 1 < count:
+            d = d * f
+    return n
+
+
+def reciprocal(d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0, gain: Plain = 1.0) -> T:
+    """gain / (scale d), with scale and gain folded into the seed's constants.
+
+    Domain  fit.lo <= scale d <= fit.hi.
+    Bound   |1 - scale d y / gain| <= fit.error(count).
+    Depth   2 + count levels for count >= 1, 1 for count = 0.
+    Source  Goldschmidt 1964 from the minimax linear seed.
+    """
+    s = fit.schedule(count)
+    top, slope = s[0] * fit.alpha, -s[0] * fit.beta
+    n: T = d * (slope * scale * gain) + top * gain
+    if count == 0:
+        return n
+    return goldschmidt(n, d * _seed_for_denominator(d, n, scale, gain, top, slope), count, s)
+
+
+def divide(num: T, d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0) -> T:
+    """num / (scale d), the numerator riding along with the iteration.
+
+    Domain  fit.lo <= scale d <= fit.hi.
+    Bound   relative error <= fit.error(count).
+    Depth   2 + count levels below d; num may be one level deeper than d at no cost.
+    Source  Goldschmidt 1964 from the minimax linear seed.
+    """
+    s = fit.schedule(count)
+    top, slope = s[0] * fit.alpha, -s[0] * fit.beta
+    seed: T = d * (slope * scale) + top
+    n: T = num * seed
+    if count == 0:
+        return n
+    return goldschmidt(n, d * _seed_for_denominator(d, seed, scale, 1.0, top, slope), count, s)
+
+
+def _seed_for_denominator(d: T, seed: T, scale: Plain, gain: Plain, top: float, slope: float) -> T:
+    """scale times the seed: the numerator's own where scale and gain agree, else a second one from the same d."""
+    if isinstance(scale, (int, float)) and isinstance(gain, (int, float)) and scale == gain:
+        return seed
+    other: T = d * (slope * scale * scale) + top * scale
+    return other

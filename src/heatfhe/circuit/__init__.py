@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Circuit: what is computed, without schedule. numpy alone."""
+
+from heatfhe.circuit.circuit import Circuit, Generation
+from heatfhe.circuit.fold import Folded, FoldedLinear
+from heatfhe.circuit.forward import Cache, Tap, embed, forward, one_hot
+from heatfhe.circuit.ops import (
+    Activation,
+    Argmax,
+    Attention,
+    Embed,
+    Head,
+    Linear,
+    Norm,
+    Residual,
+    Stage,
+)
+from heatfhe.circuit.show import show
+from heatfhe.circuit.spec import Shape
+
+__all__ = [
+    "Activation",
+    "Argmax",
+    "Attention",
+    "Cache",
+    "Circuit",
+    "Embed",
+    "Folded",
+    "FoldedLinear",
+    "Generation",
+    "Head",
+    "Linear",
+    "Norm",
+    "Residual",
+    "Shape",
+    "Stage",
+    "Tap",
+    "embed",
+    "forward",
+    "one_hot",
+    "show",
+]

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Circuit: a model as arithmetic, without schedule, and what it means in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.circuit import store
+from heatfhe.circuit.fold import Folded, fold
+from heatfhe.circuit.forward import Cache, Rows, Tap, embed, forward, no_tap, one_hot
+from heatfhe.circuit.ops import Stage
+from heatfhe.circuit.spec import Shape, check
+from heatfhe.errors import ConfigError
+from heatfhe.records import Calibration
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A free-running generation: the tokens, and the near one-hot rows that were fed back in their place."""
+
+    tokens: list[int]
+    one_hots: list[Rows]
+    logits: list[Rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circuit:
+    """A list of stages with weights and constants, and no loop whose length depends on data.
+
+    ``weights`` are the checkpoint's own tensors in their own dtype; centring and folding happen in float64 on first
+    use. ``tokenizer`` holds the tokenizer's files by name. It needs neither torch nor transformers.
+    """
+
+    name: str
+    shape: Shape
+    stages: tuple[Stage, ...]
+    weights: Mapping[str, NDArray[Any]]
+    calibration: Calibration
+    tokenizer: Mapping[str, bytes] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self.stages, self.weights, self.shape, self.calibration)
+
+    @cached_property
+    def folded(self) -> Folded:
+        """Weights in float64, residual writes centred and norms folded."""
+        return fold(self.stages, self.weights)
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies the circuit: stages, weights, constants."""
+        return store.circuit_digest(self)
+
+    def run(self, tokens: Sequence[int] | Tokens, *, tap: Tap = no_tap) -> Rows:
+        """Logits in float64 for one sequence (T,) or a batch (B, T): the circuit's meaning.
+
+        >>> circuit.run([5, 17, 3]).shape          # doctest: +SKIP
+        (3, 1024)
+        """
+        ids = np.asarray(tokens, dtype=np.int64)
+        if ids.ndim == 0 or ids.shape[-1] == 0:
+            raise ConfigError("run needs at least one token")
+        return forward(self, embed(self, ids, 0), Cache(), tap=tap)
+
+    def generate(self, prompt: Sequence[int], count: int, *, tap: Tap = no_tap) -> Generation:
+        """Free running as an engine does it: each near one-hot row, not the token it names, is fed back."""
+        if count < 1:
+            raise ConfigError(f"generate needs a count of at least 1, got {count}")
+        cache = Cache()
+        ids = np.asarray(prompt, dtype=np.int64)
+        if ids.size == 0:
+            raise ConfigError("generate needs a prompt of at least one token")
+        x = embed(self, ids, 0)
+        out = Generation([], [], [])
+        for _ in range(count):
+            logits = forward(self, x, cache, tap=tap)[-1]
+            hot = one_hot(self, logits)
+            out.tokens.append(int(np.argmax(hot)))
+            out.one_hots.append(hot)
+            out.logits.append(logits)
+            if cache.length < self.shape.context:
+                x = (hot @ self.folded.token + self.folded.position[cache.length])[None, :]
+        return out
+
+    def with_counts(self, counts: Mapping[str, int]) -> Circuit:
+        """The same circuit with other counts."""
+        return replace(self, calibration=self.calibration.with_counts(counts))
+
+    def save(self, folder: Path) -> None:
+        """Write the directory, whole or not at all."""
+        store.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Circuit:
+        """Read a directory; refuses truncated, altered or foreign ones."""
+        return cls(**store.load(folder))

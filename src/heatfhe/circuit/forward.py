@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meaning of a circuit: float64 arithmetic through the same approximations that every engine runs.
+
+Shapes: B sequences (any leading shape), T rows of this chunk, P rows cached before it, d width, h heads, e head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.approx import activation, cutmax, inverse_sqrt, rms_norm, softmax, softmax_solvers
+from heatfhe.circuit.ops import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Residual
+from heatfhe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heatfhe.circuit.circuit import Circuit
+
+Rows = NDArray[np.float64]
+# Sees (and may replace) named values on the way: a norm's z, a softmax's scores and sums, an activation's input.
+Tap = Callable[[str, Rows], Rows]
+
+
+def no_tap(_name: str, value: Rows) -> Rows:
+    """Look at nothing, change nothing."""
+    return value
+
+
+@dataclass
+class Cache:
+    """Keys and values of the positions seen so far, by attention name; the encrypted cache's plain twin."""
+
+    length: int = 0
+    keys: dict[str, Rows] = field(default_factory=dict)
+    values: dict[str, Rows] = field(default_factory=dict)
+
+
+def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
+    """Centred token and position rows of tokens at positions start, start+1, ..."""
+    if tokens.size and (tokens.min() < 0 or tokens.max() >= circuit.shape.vocabulary):
+        raise ConfigError(f"a token id lies outside the vocabulary of {circuit.shape.vocabulary}; use the circuit's tokenizer")
+    length = tokens.shape[-1]
+    _check_room(circuit, start, length)
+    return np.asarray(circuit.folded.token[tokens] + circuit.folded.position[start : start + length])
+
+
+def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, head: bool = True) -> Rows:
+    """Run rows of the residual stream (B..., T, d) after the cached ones; returns logits, or the last stream value."""
+    start = cache.length
+    _check_room(circuit, start, x.shape[-2])
+    values: dict[str, Rows] = {}
+    last = x
+    for stage in circuit.stages:
+        if isinstance(stage, Embed):
+            out = x
+        elif isinstance(stage, Norm):
+            out = _norm(circuit, stage, values[stage.reads], tap)
+        elif isinstance(stage, Linear):
+            linear = circuit.folded.linears[stage.name]
+            out = values[stage.reads] @ linear.weight + linear.bias
+        elif isinstance(stage, Attention):
+            out = _attention(circuit, stage, values[stage.reads], cache, start, tap)
+        elif isinstance(stage, Activation):
+            fit = circuit.calibration.activations[stage.name].fit
+            out = activation(tap(f"{stage.name}/in", values[stage.reads]) / fit.bound, fit)
+        elif isinstance(stage, Residual):
+            out = values[stage.reads] + values[stage.branch]
+        elif isinstance(stage, Head):
+            if not head:
+                break
+            out = values[stage.reads] @ circuit.folded.head.weight + circuit.folded.head.bias
+        elif isinstance(stage, Argmax):
+            break
+        values[stage.writes] = last = tap(stage.writes, out)
+    cache.length = start + x.shape[-2]
+    return last
+
+
+def one_hot(circuit: Circuit, logits: Rows) -> Rows:
+    """The argmax stage: a near one-hot row per row of logits."""
+    if circuit.calibration.argmax is None:
+        raise ConfigError("argmax: the calibration holds no argmax schedule; calibrate the model again")
+    schedule = circuit.calibration.argmax.schedule
+    return np.asarray(cutmax(logits, schedule, mean=lambda v: v.mean(axis=-1, keepdims=True), size=logits.shape[-1]))
+
+
+def _norm(circuit: Circuit, stage: Norm, x: Rows, tap: Tap) -> Rows:
+    c = circuit.calibration.norms[stage.name]
+
+    def sum_of_squares(v: Rows) -> Rows:
+        return tap(f"{stage.name}/z", (v * v).sum(axis=-1, keepdims=True) + c.width * c.eps)
+
+    def inverse_root(z: Rows) -> Rows:
+        y = inverse_sqrt(z, c.fit, c.goldschmidt_count, c.newton_count, gain=math.sqrt(c.width))
+        return tap(f"{stage.name}/root", y)
+
+    return np.asarray(rms_norm(x, sum_of_squares=sum_of_squares, inverse_root=inverse_root))
+
+
+def _attention(circuit: Circuit, stage: Attention, qkv: Rows, cache: Cache, start: int, tap: Tap) -> Rows:
+    shape = circuit.shape
+    c = circuit.calibration.softmaxes[stage.name]
+    q, k, v = (
+        part.reshape(*part.shape[:-1], shape.heads, shape.head_width).swapaxes(-2, -3) for part in np.split(qkv, 3, axis=-1)
+    )  # each (B..., h, T, e)
+    if stage.name in cache.keys:
+        k = np.concatenate([cache.keys[stage.name], k], axis=-2)
+        v = np.concatenate([cache.values[stage.name], v], axis=-2)
+    cache.keys[stage.name], cache.values[stage.name] = k, v
+    rows, columns = q.shape[-2], k.shape[-2]
+    positions = start + np.arange(rows)
+    mask = (np.arange(columns)[None, :] <= positions[:, None]).astype(np.float64)
+    row_length = (positions + 1.0)[:, None]
+    scores = tap(f"{stage.name}/scores", (q @ k.swapaxes(-1, -2)) / math.sqrt(shape.head_width))
+    t = np.where(mask > 0, (scores - c.fit.midpoint) / (c.fit.width / 2), 0.0)  # masked slots: any in-domain value
+    init, refine = softmax_solvers(c.fit, c.init_count, c.refine_count, row_length)
+    y = softmax(
+        t,
+        c.fit,
+        row_sum=lambda r: r.sum(axis=-1, keepdims=True),
+        row_length=row_length,
+        mask=mask,
+        init=lambda s: tap(f"{stage.name}/inverse", init(tap(f"{stage.name}/sum", s))),
+        refine=lambda s: tap(f"{stage.name}/inverse", refine(tap(f"{stage.name}/sum2", s))),
+    )
+    out = (y / row_length) @ v
+    return np.asarray(out.swapaxes(-2, -3).reshape(*qkv.shape[:-1], shape.width))
+
+
+def _check_room(circuit: Circuit, start: int, length: int) -> None:
+    if start + length > circuit.shape.context:
+        raise ConfigError(
+            f"{start + length} positions do not fit the circuit's context of {circuit.shape.context}; shorten the prompt or ask for fewer tokens"
+        )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A circuit as a directory: circuit.json (schema, hash of every file), weights.safetensors, calibration.json, tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from heatfhe.circuit.ops import stage_from_json, stage_to_json
+from heatfhe.circuit.spec import Shape
+from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.files import atomic_directory, json_digest, read_json, write_json
+from heatfhe.records import Calibration
+
+if TYPE_CHECKING:
+    from heatfhe.circuit.circuit import Circuit
+
+KIND, VERSION = "heatfhe-circuit", 1
+WEIGHTS, CALIBRATION, HEADER = "weights.safetensors", "calibration.json", "circuit.json"
+
+
+def circuit_digest(circuit: Circuit) -> str:
+    """SHA-256 over stages, shape, calibration and weights."""
+    sha = hashlib.sha256(json_digest([_header(circuit), circuit.calibration.as_json()]).encode())
+    for name in sorted(circuit.weights):
+        tensor = circuit.weights[name]
+        sha.update(f"{name}:{tensor.dtype}:{tensor.shape};".encode())
+        sha.update(tensor.tobytes())
+    return sha.hexdigest()
+
+
+def save(circuit: Circuit, folder: Path) -> None:
+    """Write the directory, whole or not at all."""
+    with atomic_directory(folder) as partial:
+        files = {WEIGHTS: save_tensors({k: v for k, v in circuit.weights.items()})}
+        files |= {f"tokenizer/{name}": data for name, data in circuit.tokenizer.items()}
+        circuit.calibration.save(partial / CALIBRATION)
+        files[CALIBRATION] = (partial / CALIBRATION).read_bytes()
+        for name, data in files.items():
+            target = partial / name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(data)
+        hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        write_json(partial / HEADER, KIND, VERSION, {**_header(circuit), "files": hashes})
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The constructor's arguments, read from a directory; every byte is checked against its hash first."""
+    if not folder.is_dir():
+        raise FileFormatError(f"{folder}: no such circuit directory; make one with: heat export")
+    body = read_json(folder / HEADER, KIND, (VERSION,))
+    data = {name: _checked(folder, name, digest) for name, digest in body["files"].items()}
+    try:
+        weights = load_tensors(data[WEIGHTS])
+    except (KeyError, SafetensorError) as err:
+        raise FileFormatError(f"{folder / WEIGHTS}: cannot be read ({err}); export the circuit again") from err
+    try:
+        return {
+            "name": body["name"],
+            "shape": Shape(**body["shape"]),
+            "stages": tuple(stage_from_json(s) for s in body["stages"]),
+            "weights": weights,
+            "calibration": Calibration.load(folder / CALIBRATION),
+            "tokenizer": {n.split("/", 1)[1]: d for n, d in data.items() if n.startswith("tokenizer/")},
+            "notes": body["notes"],
+        }
+    except (KeyError, TypeError, ConfigError) as err:
+        raise FileFormatError(f"{folder / HEADER}: a field is missing or wrong ({err}); export the circuit again") from err
+
+
+def _header(circuit: Circuit) -> dict[str, Any]:
+    return {
+        "name": circuit.name,
+        "shape": {k: getattr(circuit.shape, k) for k in circuit.shape.__slots__},
+        "stages": [stage_to_json(s) for s in circuit.stages],
+        "notes": dict(circuit.notes),
+    }
+
+
+def _checked(folder: Path, name: str, digest: str) -> bytes:
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
+        raise FileFormatError(f"{folder / HEADER}: file name {name!r} leaves the circuit's directory; do not trust this circuit")
+    try:
+        data = (folder / name).read_bytes()
+    except OSError as err:
+        raise FileFormatError(f"{folder / name}: missing or unreadable ({err}); export the circuit again") from err
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise FileFormatError(f"{folder / name}: its hash does not match circuit.json; the file was altered or cut short")
+    return data

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records both sides share: families, sites, domains, and the calibration of a model. Frozen, numpy only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from heatfhe.approx import ActivationFit, ArgmaxSchedule, InverseSqrtFit, SoftmaxFit
+from heatfhe.errors import ConfigError, FileFormatError, SiteError
+from heatfhe.files import read_json, write_json
+
+FamilyName = Literal["norm_goldschmidt", "norm_newton", "softmax_init", "softmax_refine"]
+KIND, VERSION = "heatfhe-calibration", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One kind of solver. Floors and largest counts are the paper's; ``levels`` is what one iteration spends."""
+
+    name: FamilyName
+    floor: int
+    max_count: int
+    levels: int
+    suffix: str
+
+
+FAMILIES: dict[str, Family] = {
+    f.name: f
+    for f in (
+        Family(name="norm_goldschmidt", floor=1, max_count=13, levels=1, suffix="goldschmidt"),
+        Family(name="norm_newton", floor=0, max_count=3, levels=2, suffix="newton"),
+        Family(name="softmax_init", floor=1, max_count=9, levels=1, suffix="init"),
+        Family(name="softmax_refine", floor=1, max_count=12, levels=1, suffix="refine"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One place in a model where one solver iterates, e.g. ``h.3.ln_2/newton``. Knows nothing of torch.
+
+    ``layer`` is the block's index; the final norm has the index one past the last block.
+    """
+
+    name: str
+    family: FamilyName
+    layer: int
+    floor: int
+    max_count: int
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ConfigError(f"{self.name}: unknown family {self.family!r}; have {', '.join(FAMILIES)}")
+        if not 0 <= self.floor <= self.max_count:
+            raise ConfigError(f"{self.name}: needs 0 <= floor <= max_count, got {self.floor} and {self.max_count}")
+
+    def checked(self, count: int) -> int:
+        """The count, if this site allows it."""
+        if not self.floor <= count <= self.max_count:
+            raise SiteError(
+                self.name, f"count {count} lies outside [{self.floor}, {self.max_count}]; choose one inside, or raise max_count"
+            )
+        return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """Closed interval of reals, with how it was obtained: ``observed`` on data, ``guarded`` by a clamp, or ``assumed``."""
+
+    lo: float
+    hi: float
+    how: Literal["observed", "guarded", "assumed"] = "observed"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lo) and math.isfinite(self.hi) and self.lo < self.hi):
+            raise ConfigError(f"domain needs finite lo < hi, got [{self.lo:g}, {self.hi:g}]")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {"lo": self.lo, "hi": self.hi, "how": self.how}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormCalibration:
+    """One norm: z = sum x^2 + width * eps goes through ``fit``, the result is sqrt(width) / sqrt(z)."""
+
+    name: str
+    width: int
+    eps: float
+    fit: InverseSqrtFit
+    goldschmidt_count: int
+    newton_count: int
+    observed: Domain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxCalibration:
+    """One attention softmax: scores' domain and (delta_1, delta_2) in ``fit``; counts per solver (refine: per pass)."""
+
+    name: str
+    fit: SoftmaxFit
+    init_count: int
+    refine_count: int
+    observed: Domain
+    observed_init: Domain
+    observed_refine: Domain | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationCalibration:
+    """One activation: its input's observed range and the polynomial fitted on [-bound, bound]."""
+
+    name: str
+    fit: ActivationFit
+    observed: Domain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgmaxCalibration:
+    """The argmax schedule, and how close to ties the calibration logits came."""
+
+    schedule: ArgmaxSchedule
+    near_ties: float = 0.0
+    smallest_leader: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """For every site its domain, fitted constants and count, for one set of weights (``fingerprint``).
+
+    ``magnitudes`` are observed maxima of named values (``h.3.in``, ``h.3.attn/q`` ...), which planning turns into the
+    bounds a refresh must respect. ``context`` is the longest row the domains cover.
+    """
+
+    fingerprint: str
+    tolerance: float
+    rule: str
+    solver: str
+    context: int
+    sequences: int
+    norms: Mapping[str, NormCalibration]
+    softmaxes: Mapping[str, SoftmaxCalibration]
+    activations: Mapping[str, ActivationCalibration]
+    argmax: ArgmaxCalibration | None = None
+    magnitudes: Mapping[str, float] = field(default_factory=dict)
+
+    def sites(self) -> list[Site]:
+        """Every site, norms and softmaxes in depth order."""
+        found: list[tuple[int, int, Site]] = []
+        for order, name in enumerate([*self.norms, *self.softmaxes]):
+            families = ("norm_goldschmidt", "norm_newton") if name in self.norms else ("softmax_init", "softmax_refine")
+            for family in families:
+                found.append((layer_of(name, len(self.softmaxes)), order, make_site(name, family, len(self.softmaxes))))  # type: ignore[arg-type]
+        return [site for _, _, site in sorted(found, key=lambda item: item[:2])]
+
+    def counts(self) -> dict[str, int]:
+        """Count by site name."""
+        out: dict[str, int] = {}
+        for norm in self.norms.values():
+            out[f"{norm.name}/goldschmidt"] = norm.goldschmidt_count
+            out[f"{norm.name}/newton"] = norm.newton_count
+        for row in self.softmaxes.values():
+            out[f"{row.name}/init"] = row.init_count
+            out[f"{row.name}/refine"] = row.refine_count
+        return out
+
+    def iterations(self) -> dict[str, int]:
+        """Solver iterations per forward, by family; a refinement count is run once per pass."""
+        total = dict.fromkeys(FAMILIES, 0)
+        for norm in self.norms.values():
+            total["norm_goldschmidt"] += norm.goldschmidt_count
+            total["norm_newton"] += norm.newton_count
+        for row in self.softmaxes.values():
+            total["softmax_init"] += row.init_count
+            total["softmax_refine"] += row.refine_count * row.fit.passes
+        return total
+
+    def with_counts(self, counts: Mapping[str, int]) -> Calibration:
+        """The same calibration with other counts; every name must be a site of it."""
+        unknown = set(counts) - set(self.counts())
+        if unknown:
+            raise ConfigError(f"no such site: {sorted(unknown)[0]}; sites look like {next(iter(self.counts()))}")
+        if negative := [name for name, count in counts.items() if count < 0]:
+            raise SiteError(negative[0], f"count {counts[negative[0]]} is negative")
+        now = {**self.counts(), **counts}
+        norms = {
+            n: replace(c, goldschmidt_count=now[f"{n}/goldschmidt"], newton_count=now[f"{n}/newton"])
+            for n, c in self.norms.items()
+        }
+        rows = {
+            n: replace(c, init_count=now[f"{n}/init"], refine_count=now[f"{n}/refine"]) for n, c in self.softmaxes.items()
+        }
+        return replace(self, norms=norms, softmaxes=rows)
+
+    def save(self, path: Path) -> None:
+        """Write as versioned JSON, atomically."""
+        write_json(path, KIND, VERSION, self.as_json())
+
+    @classmethod
+    def load(cls, path: Path) -> Calibration:
+        """Read what save wrote; refuses altered or foreign files."""
+        try:
+            return cls.from_json(read_json(path, KIND, (VERSION,)))
+        except (KeyError, TypeError, ValueError) as err:
+            raise FileFormatError(f"{path}: a field is missing or of the wrong kind ({err}); calibrate again") from err
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {
+            **{k: getattr(self, k) for k in ("fingerprint", "tolerance", "rule", "solver", "context", "sequences")},
+            "norms": [_plain(c) for c in self.norms.values()],
+            "softmaxes": [_plain(c) for c in self.softmaxes.values()],
+            "activations": [_plain(c) for c in self.activations.values()],
+            "argmax": None if self.argmax is None else _plain(self.argmax),
+            "magnitudes": dict(self.magnitudes),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Calibration:
+        """Inverse of as_json; every part checks itself again."""
+
+        def norm(c: dict[str, Any]) -> NormCalibration:
+            return NormCalibration(**{**c, "fit": InverseSqrtFit.from_json(c["fit"]), "observed": Domain(**c["observed"])})
+
+        def row(c: dict[str, Any]) -> SoftmaxCalibration:
+            refine = c["observed_refine"]
+            return SoftmaxCalibration(
+                **{
+                    **c,
+                    "fit": SoftmaxFit.from_json(c["fit"]),
+                    "observed": Domain(**c["observed"]),
+                    "observed_init": Domain(**c["observed_init"]),
+                    "observed_refine": None if refine is None else Domain(**refine),
+                }
+            )
+
+        def activation(c: dict[str, Any]) -> ActivationCalibration:
+            fit = ActivationFit.from_json(c["fit"])
+            return ActivationCalibration(name=c["name"], fit=fit, observed=Domain(**c["observed"]))
+
+        argmax = body["argmax"]
+        if argmax is not None:
+            argmax = ArgmaxCalibration(**{**argmax, "schedule": ArgmaxSchedule.from_json(argmax["schedule"])})
+        return cls(
+            **{k: body[k] for k in ("fingerprint", "tolerance", "rule", "solver", "context", "sequences")},
+            norms={c["name"]: norm(c) for c in body["norms"]},
+            softmaxes={c["name"]: row(c) for c in body["softmaxes"]},
+            activations={c["name"]: activation(c) for c in body["activations"]},
+            argmax=argmax,
+            magnitudes={k: float(v) for k, v in body["magnitudes"].items()},
+        )
+
+
+def layer_of(name: str, layers: int) -> int:
+    """Block index of a norm, attention or activation name; ``layers`` for what comes after the blocks."""
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "h" and len(parts) > 2 else layers
+
+
+def make_site(owner: str, family: FamilyName, layers: int, max_count: int | None = None) -> Site:
+    """The site of one family at a norm or attention."""
+    f = FAMILIES[family]
+    top = f.max_count if max_count is None else max(f.floor, max_count)
+    return Site(name=f"{owner}/{f.suffix}", family=family, layer=layer_of(owner, layers), floor=f.floor, max_count=top)
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in record.__slots__}
+    return {k: v.as_json() if hasattr(v, "as_json") else v for k, v in values.items()}
