@@ -1,0 +1,45 @@
+# Every target does its own set-up on a fresh machine. Environments are kept in a cache, one per requirements file.
+SHELL := /bin/bash
+MAIN = $$(scripts/setup main)
+export PYTHONPATH := src
+export OMP_WAIT_POLICY := passive
+PYTEST = -m pytest -p no:cacheprovider
+
+.PHONY: help demo test test-slow test-pythons test-gpu check bench docs proofs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+demo: ## the whole idea on two CPU cores: train, plan, encrypt, serve, ask
+	@scripts/demo
+
+test: ## every quick test, on every engine that loads here
+	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m "not slow and not gpu"
+	@if env=$$(scripts/setup openfhe); then OMP_NUM_THREADS=2 $$env/bin/python $(PYTEST) tests/engine tests/client -m "openfhe and not slow"; \
+	 else echo "OpenFHE tests skipped: it loads on Python 3.10 (glibc < 2.38) or 3.12 (glibc >= 2.38) only"; fi
+	@scripts/proofs --if-present
+
+test-slow: ## minutes to hours: secure rings, real weights (HEATFHE_WEIGHTS, HEATFHE_DATA), long runs
+	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m "slow and not gpu"
+	@if env=$$(scripts/setup openfhe); then OMP_NUM_THREADS=2 $$env/bin/python $(PYTEST) tests/engine tests/client -m "openfhe and slow"; fi
+
+test-pythons: ## the package without torch on Python 3.10 to 3.13
+	@for v in 3.10 3.11 3.12 3.13; do echo "== Python $$v"; env=$$(scripts/setup lite $$v) && $$env/bin/python $(PYTEST) tests -m "not slow and not gpu" || exit 1; done
+
+test-gpu: ## tests that need an NVIDIA GPU
+	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m gpu
+
+check: ## ruff, mypy strict, walls between rooms, docs
+	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_exports.py tests/test_import.py tests/test_docs.py
+
+bench: ## speed, always as a ratio against a named peer in the same run
+	@env=$(MAIN) && for b in bench/*.py; do echo "== $$b"; $$env/bin/python $$b; done
+
+docs: ## the API page, from docstrings
+	@env=$(MAIN) && $$env/bin/python scripts/api_page.py
+
+proofs: ## check the Coq proofs
+	@scripts/proofs
+
+clean: ## remove what was generated in this folder
+	rm -rf build dist out runs/out .pytest_cache .mypy_cache .ruff_cache .hypothesis

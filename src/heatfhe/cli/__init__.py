@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``heat``: one file per command, each thin; the only room that prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import heatfhe
+from heatfhe.cli.console import Console
+from heatfhe.errors import ConfigError, HeatError, MissingExtraError, WireError
+
+__all__ = ["main"]
+
+GROUPS: dict[str, dict[str, str]] = {
+    "model owner": {
+        "prepare": "list a model's sites",
+        "calibrate": "fix every site's domain and count on real text",
+        "train": "HEAT: learn counts and weights together",
+        "compare": "train and calibrate every preset, print one table",
+        "export": "write a Circuit directory",
+        "inspect": "show a Circuit: depth map, levels, domains",
+        "report": "one HTML page from any runs",
+    },
+    "operator": {
+        "plan": "packing, levels and bootstraps of one token",
+        "serve": "serve a Circuit to clients whose data it must not see",
+        "bench-engine": "measure an engine's cost table",
+        "measure-noise": "measure an engine's refresh error",
+        "evaluate": "encrypted decoding against the circuit's own logits",
+        "drift": "noise at every bootstrap: fidelity by position",
+    },
+    "client": {
+        "keygen": "make keys for a server's model",
+        "generate": "ask, privately",
+        "sessions": "list and delete sessions and keys on a server",
+        "proxy": "OpenAI-compatible endpoint on this machine",
+    },
+    "everyone": {"doctor": "what works on this machine, and what would make the rest work"},
+}
+EXIT_CODES = """exit codes:
+  0  done
+  1  the work failed: an error of heatfhe's own, its last words say what to do
+  2  the command line is wrong
+  3  an optional package is missing
+  4  server and client do not agree (version, digest, size)
+  130  interrupted; nothing is lost"""
+EXAMPLES = """examples:
+  heat doctor
+  heat inspect default
+  heat plan default --params insecure-native-12
+  heat generate --local --tokens 4 "Once upon a time"
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_help()
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"heatfhe {heatfhe.__version__}")
+        return 0
+    if arguments[0] == "completion":
+        print(_completion())
+        return 0
+    name = arguments[0]
+    if not any(name in group for group in GROUPS.values()):
+        parser.error(f"unknown command {name!r}; heat --help lists them")
+    return _run(name, arguments[1:])
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    as_json, quiet = "--json" in arguments, "--quiet" in arguments
+    console = Console(quiet=quiet, as_json=as_json)
+    try:
+        module = import_module(f"heatfhe.cli.{name.replace('-', '_')}")
+        parser = argparse.ArgumentParser(
+            prog=f"heat {name}",
+            description=module.HELP,
+            epilog=f"examples:\n{module.EXAMPLES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON for scripts instead of text")
+        parser.add_argument("--quiet", action="store_true", help="no text and no progress")
+        module.add_arguments(parser)
+        code: int = module.run(parser.parse_args(arguments), console)
+        return code
+    except KeyboardInterrupt:
+        print("interrupted; start the same command again to go on", file=sys.stderr)
+        return 130
+    except MissingExtraError as err:
+        return _fail(err, 3)
+    except ConfigError as err:
+        return _fail(err, 1)
+    except WireError as err:
+        return _fail(err, 4)
+    except HeatError as err:
+        return _fail(err, 1)
+    except ModuleNotFoundError as err:
+        extra = {"torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native"}
+        extra |= {"fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe", "cryptography": "native"}
+        if err.name is None or err.name.split(".")[0] not in extra:
+            raise
+        return _fail(MissingExtraError(extra[err.name.split(".")[0]], needed_by=f"heat {name}"), 3)
+    except BrokenPipeError:
+        return 0
+
+
+def _fail(err: HeatError, code: int) -> int:
+    print(f"heat: {type(err).__name__}: {err}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = []
+    for role, commands in GROUPS.items():
+        lines.append(f"{role}:")
+        lines += [f"  {name:<14}{text}" for name, text in commands.items()]
+        lines.append("")
+    return argparse.ArgumentParser(
+        prog="heat",
+        usage="heat COMMAND [options]       (heat COMMAND --help for each)",
+        description="Transformer language models under fully homomorphic encryption.\n\n" + "\n".join(lines) + EXAMPLES,
+        epilog=EXIT_CODES + "\n\ntab completion: eval \"$(heat completion)\"",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _completion() -> str:
+    names = " ".join(name for group in GROUPS.values() for name in group)
+    return f"complete -W '{names}' -o default heat"

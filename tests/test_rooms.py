@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four walls: who may import whom, torch, secrets, kernels, printing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "heatfhe"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# Floors, from the ground up. A room imports from floors below; beside it only where BESIDE says so.
+FLOORS: dict[str, int] = {
+    **dict.fromkeys(("approx", "records", "errors", "files", "progress", "assets"), 0),
+    **dict.fromkeys(("halting", "models", "sites"), 1),
+    **dict.fromkeys(("ranges", "circuit", "ckks"), 2),
+    **dict.fromkeys(("training", "lowering", "planning"), 3),
+    **dict.fromkeys(("engine", "wire"), 4),
+    **dict.fromkeys(("report", "evaluation", "search", "client", "server"), 5),
+    "cli": 6,
+}
+BESIDE = {
+    ("approx", "errors"), ("records", "approx"), ("records", "errors"), ("records", "files"), ("files", "errors"),
+    ("assets", "errors"), ("sites", "models"), ("sites", "halting"), ("models", "halting"), ("report", "evaluation"), ("evaluation", "search"),
+    ("search", "evaluation"), ("evaluation", "client"), ("search", "client"), ("report", "client"), ("training", "lowering"),
+}  # fmt: skip
+TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "circuit", "planning", "ckks", "engine", "wire", "client", "server")
+ONLY_IN = {
+    "numba": ("ckks/kernels/cpu",),
+    "cupy": ("ckks/kernels/cuda",),
+    "openfhe": ("engine/openfhe", "client/keyring_openfhe"),
+    "scipy": ("planning/placement/oracle",),
+}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Modules imported anywhere in a file, except under TYPE_CHECKING."""
+    tree = ast.parse(path.read_text())
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            skipped |= {id(child) for part in node.body for child in ast.walk(part)}
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.append((node.module, node.lineno))
+            if node.module == "heatfhe":
+                found += [(f"heatfhe.{alias.name}", node.lineno) for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_down(path: Path) -> None:
+    own = room(path)
+    if own == "__init__":
+        return
+    assert own in FLOORS, f"{own}: a room without a floor"
+    for module, line in imports(path):
+        parts = module.split(".")
+        if parts[0] != "heatfhe" or len(parts) < 2 or parts[1] == own or parts[1].startswith("__"):
+            continue
+        target = parts[1]
+        below = FLOORS[target] < FLOORS[own]
+        assert below or (own, target) in BESIDE, f"{path.relative_to(SOURCE)}:{line} imports {module} from its own floor or above"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) in TORCH_FREE], ids=lambda p: str(p.relative_to(SOURCE)))
+def test_torch_stays_on_its_side(path: Path) -> None:
+    for module, line in imports(path):
+        assert module.split(".")[0] not in ("torch", "transformers", "accelerate"), f"{path.name}:{line} imports {module}"
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_a_kernel_library_is_imported_in_one_place(library: str) -> None:
+    for path in FILES:
+        where = str(path.relative_to(SOURCE))
+        if any(module.split(".")[0] == library for module, _ in imports(path)):
+            assert where.startswith(ONLY_IN[library]), f"{where} imports {library}"
+
+
+def test_only_the_client_knows_secrets() -> None:
+    for path in FILES:
+        where = str(path.relative_to(SOURCE))
+        for module, line in imports(path):
+            if module.startswith("heatfhe.ckks.secret"):
+                assert where.startswith(("ckks/secret", "client/")), f"{where}:{line} imports {module}"
+            if module.startswith("heatfhe.client"):
+                assert room(path) not in ("server", "wire", "engine", "planning", "ckks", "circuit"), f"{where}:{line}"
+
+
+def test_only_the_cli_prints() -> None:
+    for path in FILES:
+        if room(path) == "cli":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            printing = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            assert not printing, f"{path.relative_to(SOURCE)}:{node.lineno} prints"
+
+
+def test_nobody_pickles() -> None:
+    for path in FILES:
+        assert not any(m.split(".")[0] in ("pickle", "cPickle", "dill", "shelve", "marshal") for m, _ in imports(path)), path
+
+
+def test_a_server_process_holds_no_client_code() -> None:
+    pytest.importorskip("fastapi")
+    code = (
+        "import sys, heatfhe.server; bad = [m for m in sys.modules if m.startswith(('heatfhe.client', 'heatfhe.ckks.secret'))]; "
+        "assert not bad, bad"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_files_stay_readable() -> None:
+    long = {str(p.relative_to(SOURCE)): n for p in FILES if (n := len(p.read_text().splitlines())) > 450}
+    assert not long, f"files past 450 lines: {long}"
+
+
+def test_every_file_opens_with_licence_and_purpose() -> None:
+    for path in FILES:
+        text = path.read_text()
+        if not text.strip():
+            continue
+        assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), path
+        assert ast.get_docstring(ast.parse(text)), f"{path}: no sentence of purpose"
