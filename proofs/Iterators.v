@@ -326,7 +326,7 @@ Proof.
   intros Hz Hg H0. induction n as [|n IH]; [exact H0|]. cbn [newton]. rewrite newton_error by assumption.
   set (e := root_error gain z (newton gain z y0 n)) in *.
   assert (0 <= e ^ 2 * (3 - e)) by (apply Rmult_le_pos; [apply pow2_ge_0 | lra]).
-  assert (0 <= (1 - e) ^ 2 * (2 + e)) by (apply Rmult_le_pos; [apply pow2_ge_0 | lra]). lra.
+  assert (0 <= (1 - e) * (2 + 2 * e - e ^ 2)) by (apply Rmult_le_pos; nra). lra.
 Qed.
 
 (** From a one-sided error e0 in [0, 1]: (3/2) e_n <= ((3/2) e0)^(2^n), the budget with M = 2/3, r = (3/2) e0. *)
@@ -359,13 +359,13 @@ Proof.
   assert (Geo : forall n, 0 <= root_error gain z (newton gain z y0 (S n)) <= e1 * q ^ n).
   { induction n as [|n IH]; [fold e1; cbn; lra|].
     change (newton gain z y0 (S (S n))) with (newton_step gain z (newton gain z y0 (S n))).
-    rewrite newton_error by assumption. cbn [pow].
+    rewrite newton_error by assumption. change (q ^ S n) with (q * q ^ n).
     set (e := root_error gain z (newton gain z y0 (S n))) in *.
     assert (0 <= q ^ n) by (apply pow_le; lra).
     assert (q ^ n <= 1) by (rewrite <- (pow1 n); apply pow_incr; lra).
     assert (e <= e1) by nra.
     assert (e * (3 - e) / 2 <= q) by (unfold q; nra).
-    assert (0 <= e * (3 - e) / 2) by nra.
+    assert (0 <= e * (3 - e)) by (apply Rmult_le_pos; nra).
     replace (e ^ 2 * (3 - e) / 2) with (e * (e * (3 - e) / 2)) by field.
     replace (e1 * (q * q ^ n)) with (e1 * q ^ n * q) by ring.
     split; [apply Rmult_le_pos; lra | apply Rmult_le_compat; lra]. }
