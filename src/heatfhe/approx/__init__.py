@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Solvers and polynomial fits: each function is pure, of + - * alone, and states its domain, bound and depth."""
+
+from heatfhe.approx.activation import ActivationFit, activation, fit_activation
+from heatfhe.approx.activation import exact as exact_activation
+from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax
+from heatfhe.approx.arithmetic import Arithmetic, Depth, Plain, T
+from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
+from heatfhe.approx.inverse_sqrt import (
+    ChordSeed,
+    InverseSqrtFit,
+    RationalSeed,
+    chord_inverse_sqrt,
+    fit_inverse_sqrt,
+    fit_rational_seed,
+    inverse_sqrt,
+    newton,
+    newton_step,
+)
+from heatfhe.approx.norm import NormConstants, layer_norm, rms_norm
+from heatfhe.approx.polynomial import evaluate
+from heatfhe.approx.reciprocal import ReciprocalFit, divide, goldschmidt, reciprocal
+from heatfhe.approx.softmax import (
+    SoftmaxFit,
+    fit_softmax,
+    init_domain,
+    refine_domain,
+    smallest_counts,
+    smallest_deltas,
+    softmax,
+)
+from heatfhe.approx.softmax import solvers as softmax_solvers
+
+__all__ = [
+    "ActivationFit",
+    "ArgmaxRound",
+    "ArgmaxSchedule",
+    "Arithmetic",
+    "ChordSeed",
+    "Depth",
+    "ExponentialFit",
+    "InverseSqrtFit",
+    "NormConstants",
+    "Plain",
+    "RationalSeed",
+    "ReciprocalFit",
+    "SoftmaxFit",
+    "T",
+    "activation",
+    "chord_inverse_sqrt",
+    "cutmax",
+    "divide",
+    "evaluate",
+    "exact_activation",
+    "exponential",
+    "fit_activation",
+    "fit_exponential",
+    "fit_inverse_sqrt",
+    "fit_rational_seed",
+    "fit_softmax",
+    "goldschmidt",
+    "init_domain",
+    "inverse_sqrt",
+    "layer_norm",
+    "newton",
+    "newton_step",
+    "reciprocal",
+    "refine_domain",
+    "rms_norm",
+    "smallest_counts",
+    "smallest_deltas",
+    "softmax",
+    "softmax_solvers",
+]

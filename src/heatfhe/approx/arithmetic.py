@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from heatfhe.errors import ObliviousError
 
@@ -28,6 +29,18 @@ T = TypeVar("T", bound=Arithmetic)
 
 Plain: TypeAlias = Any
 """A public factor: a float, a numpy vector of slots, or whatever the operand multiplies as a plaintext."""
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """An operand that records what is done to it, and wants to know where a part begins that belongs together."""
+
+    def region(self, name: str) -> AbstractContextManager[None]: ...
+
+
+def region(t: object, name: str) -> AbstractContextManager[None]:
+    """A context around one part of an approximation (a polynomial): a recording operand hears of it, others do not."""
+    return t.region(name) if isinstance(t, Recording) else nullcontext()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +67,7 @@ class Depth:
         raise ObliviousError("a solver looked at its data: the server cannot, and must not, see it")
 
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = __abs__ = __array__ = _refuse
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
     __truediv__ = __rtruediv__ = __pow__ = __mod__ = __getitem__ = _refuse
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from heatfhe.approx import _check
-from heatfhe.approx.arithmetic import Plain, T
+from heatfhe.approx.arithmetic import Plain, T, region
 from heatfhe.errors import ConfigError
 
 
@@ -54,8 +54,9 @@ def evaluate(coefficients: Sequence[float], t: T, *, mask: Plain | None = None, 
         nothing: T = t - t
         return nothing if c[0] == 0.0 else nothing + c[0] * factor
     shape = plan(len(c) - 1, odd)
-    powers = _powers(t, shape.powers)
-    return _combine(c, depth(shape.degree), powers, {cut[:2]: cut[2] for cut in shape.cuts}, factor)
+    with region(t, "polynomial"):
+        powers = _powers(t, shape.powers)
+        return _combine(c, depth(shape.degree), powers, {cut[:2]: cut[2] for cut in shape.cuts}, factor)
 
 
 def _powers(t: T, wanted: Sequence[int]) -> dict[int, T]:

@@ -73,7 +73,9 @@ class ReciprocalFit:
         for count in range(floor, _MOST + 1):
             if errors[count] <= tolerance:
                 return count
-        raise ConfigError(f"[{self.lo:g}, {self.hi:g}] is too wide for a reciprocal to {tolerance:g} in {_MOST} iterations")
+        raise ConfigError(
+            f"[{self.lo:g}, {self.hi:g}] is too wide for a reciprocal to {tolerance:g} in {_MOST} iterations"
+        )
 
     def schedule(self, count: int) -> tuple[float, ...]:
         """The scales s_0..s_count that let the relaxed iteration run as F = 2 s_i - D at no extra level.
@@ -131,7 +133,8 @@ def reciprocal(d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0, gain
     n: T = d * (slope * scale * gain) + top * gain
     if count == 0:
         return n
-    return goldschmidt(n, d * _seed_for_denominator(d, n, scale, gain, top, slope), count, s)
+    scaled: T = d * _seed_for_denominator(d, n, scale, gain, top, slope)
+    return goldschmidt(n, scaled, count, s)
 
 
 def divide(num: T, d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0) -> T:
@@ -148,7 +151,8 @@ def divide(num: T, d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0) 
     n: T = num * seed
     if count == 0:
         return n
-    return goldschmidt(n, d * _seed_for_denominator(d, seed, scale, 1.0, top, slope), count, s)
+    scaled: T = d * _seed_for_denominator(d, seed, scale, 1.0, top, slope)
+    return goldschmidt(n, scaled, count, s)
 
 
 def _seed_for_denominator(d: T, seed: T, scale: Plain, gain: Plain, top: float, slope: float) -> T:

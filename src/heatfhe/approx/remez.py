@@ -1,35 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange algorithms for best uniform fits: weighted linear ones, and the (3, 1) rational of an inverse square root."""
+"""Exchange algorithms for best uniform fits: linear ones, and the (3, 1) rational of an inverse square root."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
 
-Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+Array: TypeAlias = NDArray[np.floating[Any]]
 
 
-def fit_linear(
-    basis: Callable[[Array], Array], target: Callable[[Array], Array], grid: Array, size: int, *, turns: int = 60
-) -> tuple[Array, float]:
-    """Coefficients c that minimise max |basis(x) c - target(x)| over the grid, and that maximum.
+def fit_linear(rows: Array, wanted: Array, *, start: float = 0.0, turns: int = 60) -> tuple[Array, float]:
+    """Coefficients c that minimise max |rows c - wanted|, one row per grid point, and that maximum.
 
-    Domain  basis(x) has `size` columns that form a Haar system on the grid; the grid ascends and is dense.
+    Domain  the columns form a Haar system on the grid, whose points ascend and are dense, spaced like Chebyshev's: the
+            first guess of the extrema is even in their index, from a fraction `start` of it on.
     Bound   the exchange stops when the largest error is within 1e-6 of the levelled one, or at rounding; the value
             returned is the largest error seen on the grid for the coefficients returned.
     Depth   none: a fit.
     Source  Remez 1934.
     """
-    rows, wanted = basis(grid), target(grid)
-    spread = 0.5 - 0.5 * np.cos(np.pi * np.arange(size + 1) / size)
-    points = np.unique(np.rint(spread * (len(grid) - 1)).astype(int))
+    size = rows.shape[1]
+    points = np.unique(np.rint(np.linspace(start, 1.0, size + 1) * (len(wanted) - 1)).astype(int))
     if len(points) < size + 1:
-        raise ConfigError(f"a fit of {size} coefficients needs a denser grid than {len(grid)} points")
+        raise ConfigError(f"a fit of {size} coefficients needs a denser grid than {len(wanted)} points")
     signs = np.where(np.arange(size + 1) % 2, -1.0, 1.0)
     best, least = np.zeros(size), np.inf
     for _ in range(turns):
@@ -52,7 +51,7 @@ def alternation(residual: Array, size: int) -> Array | None:
     sign = np.where(residual >= 0.0, 1, -1)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(sign)) + 1, [len(residual)]])
     size_of = np.abs(residual)
-    peaks = [int(a + np.argmax(size_of[a:b])) for a, b in zip(starts[:-1], starts[1:])]
+    peaks = [int(a + np.argmax(size_of[a:b])) for a, b in pairwise(starts)]
     if len(peaks) < size:
         return None
     while len(peaks) > size:
@@ -140,7 +139,7 @@ def _levelled(t: Array, kappa: float, signs: Array) -> tuple[Array, float, float
 
 def _refine(at: Array, residual: Array, peaks: Array) -> Array:
     """Positions of the extrema, the inner ones moved to the top of the parabola through their neighbours."""
-    moved = at[peaks].copy()
+    moved: Array = at[peaks].copy()
     for i, k in enumerate(peaks):
         if 0 < k < len(at) - 1:
             left, mid, right = residual[k - 1], residual[k], residual[k + 1]

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A near one-hot row at the largest entry: rounds of standardise and raise to an odd power (CutMax)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heatfhe.approx import _check
+from heatfhe.approx.arithmetic import Plain, T
+from heatfhe.approx.inverse_sqrt import ChordSeed, InverseSqrtFit, chord_inverse_sqrt, inverse_sqrt
+from heatfhe.approx.reciprocal import ReciprocalFit, divide
+from heatfhe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgmaxRound:
+    """One round: x <- ((x - mean) / (divisor sqrt(variance)) + shift)^power.
+
+    seed is a chord, or a rational seed with its goldschmidt_count, on the domain of the variance. `leader` is the
+    smallest leader that left the round when it was calibrated, relative to 1.
+    """
+
+    power: int
+    divisor: float
+    seed: ChordSeed | InverseSqrtFit
+    newton_count: int
+    goldschmidt_count: int = 0
+    newton_levels: int = 2
+    shift: float = 0.0
+    leader: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check.count("a round's power", self.power, floor=1)
+        if self.power % 2 == 0:
+            raise ConfigError(f"a round's power is odd, so that signs are kept; got {self.power}")
+        _check.positive("a round's divisor", self.divisor)
+        _check.count("newton_count", self.newton_count)
+        _check.count("goldschmidt_count", self.goldschmidt_count)
+        _check.one_of("newton_levels", self.newton_levels, (2, 3))
+        _check.finite("a round", (self.shift, self.leader))
+
+    @property
+    def lo(self) -> float:
+        """Lower end of the variance's domain."""
+        return self.seed.lo
+
+    @property
+    def hi(self) -> float:
+        """Upper end of the variance's domain."""
+        return self.seed.hi
+
+    @property
+    def levels(self) -> int:
+        """Levels of the round: mean 1, square 1, inverse root, apply 1, power."""
+        return 3 + self.root_levels + power_depth(self.power)
+
+    @property
+    def root_levels(self) -> int:
+        """Levels of the inverse root."""
+        if isinstance(self.seed, ChordSeed):
+            return 1 + self.newton_levels * self.newton_count
+        return self.seed.levels(self.goldschmidt_count, self.newton_count, self.newton_levels)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as a JSON value."""
+        return {
+            "power": self.power,
+            "divisor": self.divisor,
+            "chord": self.seed.as_json() if isinstance(self.seed, ChordSeed) else None,
+            "rational": self.seed.as_json() if isinstance(self.seed, InverseSqrtFit) else None,
+            "newton_count": self.newton_count,
+            "goldschmidt_count": self.goldschmidt_count,
+            "newton_levels": self.newton_levels,
+            "shift": self.shift,
+            "leader": self.leader,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ArgmaxRound:
+        """The round that as_json wrote."""
+        chord, rational = body["chord"], body["rational"]
+        return cls(
+            power=int(body["power"]),
+            divisor=float(body["divisor"]),
+            seed=ChordSeed.from_json(chord) if chord is not None else InverseSqrtFit.from_json(rational),
+            newton_count=int(body["newton_count"]),
+            goldschmidt_count=int(body["goldschmidt_count"]),
+            newton_levels=int(body["newton_levels"]),
+            shift=float(body["shift"]),
+            leader=float(body["leader"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgmaxSchedule:
+    """The rounds in order, and the division by the row's sum that ends them (absent: the leader's size is left)."""
+
+    rounds: tuple[ArgmaxRound, ...]
+    final: ReciprocalFit | None = None
+    final_count: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.rounds:
+            raise ConfigError("an argmax schedule needs at least one round")
+        _check.count("final_count", self.final_count)
+
+    @property
+    def levels(self) -> int:
+        """Levels from the logits to the row, with sums that cost none."""
+        return sum(r.levels for r in self.rounds) + (0 if self.final is None else 2 + self.final_count)
+
+    @property
+    def sharpening(self) -> int:
+        """The product of the powers: runner-up over leader is raised to it."""
+        return math.prod(r.power for r in self.rounds)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as a JSON value."""
+        return {
+            "rounds": [r.as_json() for r in self.rounds],
+            "final": None if self.final is None else self.final.as_json(),
+            "final_count": self.final_count,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ArgmaxSchedule:
+        """The schedule that as_json wrote."""
+        return cls(
+            rounds=tuple(ArgmaxRound.from_json(r) for r in body["rounds"]),
+            final=None if body["final"] is None else ReciprocalFit.from_json(body["final"]),
+            final_count=int(body["final_count"]),
+        )
+
+
+def cutmax(
+    x: T,
+    schedule: ArgmaxSchedule,
+    *,
+    mean: Callable[[T], T],
+    size: int,
+    total: Callable[[T], T] | None = None,
+    occupied: Plain = 1.0,
+) -> T:
+    """A row near 1 at its largest entry and near 0 elsewhere; near ties share.
+
+    mean(x) is the mean over `size` entries at every real entry and zero in padding (a sum times a mask over size: one
+    level). total(x) is the plain sum everywhere, free of levels; without it, size times the mean is used. occupied is
+    the mask of real entries, needed with padding where a round has a shift.
+
+    Domain  variances inside every round's domain; the leader further from the mean than the most negative entry.
+    Bound   runner-up / leader = rho^sharpening, rho their ratio after the first centring and shift.
+    Depth   schedule.levels with total; one more per round, and for the final division, without it.
+    Source  Avitan et al. 2025 (CutMax); the paper, encrypted argmax.
+    """
+    for r in schedule.rounds:
+        centred: T = x - mean(x)
+        square: T = centred * centred
+        spread = mean(square) if total is None else total(square)
+        scale = 1.0 if total is None else float(size)
+        y: T = centred * _inverse_deviation(spread, r, scale)
+        if r.shift != 0.0:
+            y = y + r.shift * occupied
+        x = raise_to(y, r.power)
+    if schedule.final is None:
+        return x
+    if total is None:
+        return divide(x, mean(x), schedule.final, schedule.final_count, scale=float(size))
+    return divide(x, total(x), schedule.final, schedule.final_count)
+
+
+def _inverse_deviation(spread: T, r: ArgmaxRound, scale: float) -> T:
+    """1 / (divisor sqrt(spread / scale)): the scale moves into the seed's constants and the gain."""
+    gain = math.sqrt(scale) / r.divisor
+    if isinstance(r.seed, ChordSeed):
+        chord = ChordSeed(lo=scale * r.seed.lo, hi=scale * r.seed.hi, kind=r.seed.kind)
+        return chord_inverse_sqrt(spread, chord, r.newton_count, gain=gain, newton_levels=r.newton_levels)
+    return inverse_sqrt(
+        spread, r.seed.scaled(scale), r.goldschmidt_count, r.newton_count, gain=gain, newton_levels=r.newton_levels
+    )
+
+
+def raise_to(y: T, power: int) -> T:
+    """y^power.
+
+    Domain  any y, power >= 1.
+    Bound   exact, rounding aside.
+    Depth   ceil(log2(power)).
+    Source  the largest power of two below, times the rest.
+    """
+    _check.count("a power", power, floor=1)
+    made: dict[int, T] = {1: y}
+
+    def get(p: int) -> T:
+        if p not in made:
+            half = 1 << ((p - 1).bit_length() - 1)
+            made[p] = get(half) * get(p - half)
+        return made[p]
+
+    return get(power)
+
+
+def power_depth(power: int) -> int:
+    """Levels of raise_to."""
+    return (power - 1).bit_length()

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax without a maximum: a narrow exponential, a first normalisation, then passes of square and normalise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heatfhe.approx import _check
+from heatfhe.approx.arithmetic import Plain, T
+from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
+from heatfhe.approx.reciprocal import ReciprocalFit, divide, reciprocal
+from heatfhe.errors import ConfigError
+
+# Legend: M = hi - lo, the width of the scores; delta_1 the power the fitted exponential is raised to; delta_2 the
+# factor the passes restore, one factor of two each; Y a row of mean one, row_length times the probabilities.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxFit:
+    """The constants of one softmax: scores in [lo, hi], its two powers of two, exponential and reciprocals."""
+
+    lo: float
+    hi: float
+    delta_1: int
+    delta_2: int
+    exponential: ExponentialFit
+    init: ReciprocalFit
+    refine: ReciprocalFit | None = None
+
+    def __post_init__(self) -> None:
+        _check.domain("a softmax", self.lo, self.hi)
+        squarings = _check.power_of_two("delta_1", self.delta_1)
+        passes = _check.power_of_two("delta_2", self.delta_2)
+        if squarings != self.exponential.squarings:
+            raise ConfigError(f"delta_1 = {self.delta_1} needs {squarings} squarings, not {self.exponential.squarings}")
+        window = self.width / (2.0 * self.delta_1 * self.delta_2)
+        if not math.isclose(window, self.exponential.half_width, rel_tol=1e-9):
+            raise ConfigError(
+                f"scores of width {self.width:g} over {self.delta_1} x {self.delta_2} need an exponential of half "
+                f"width {window:g}, got {self.exponential.half_width:g}"
+            )
+        if (passes > 0) != (self.refine is not None):
+            raise ConfigError(
+                f"delta_2 = {self.delta_2} makes {passes} passes; give a refine fit exactly when that is not 0"
+            )
+
+    @property
+    def midpoint(self) -> float:
+        """What is subtracted from the scores."""
+        return 0.5 * (self.lo + self.hi)
+
+    @property
+    def width(self) -> float:
+        """M, the width of the scores' domain; t = (score - midpoint) / (width / 2)."""
+        return self.hi - self.lo
+
+    @property
+    def passes(self) -> int:
+        """Passes of square and normalise: log2(delta_2)."""
+        return self.delta_2.bit_length() - 1
+
+    def levels(self, init_count: int, refine_count: int = 0, *, wide: bool = False) -> int:
+        """Levels from t to the row; the wide form spends one less per normalisation, on wider products."""
+        apply = 0 if wide else 1
+        init = _reciprocal_levels(init_count, wide) + apply
+        return self.exponential.levels + init + self.passes * (1 + _reciprocal_levels(refine_count, wide) + apply)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as a JSON value."""
+        return {
+            "lo": self.lo,
+            "hi": self.hi,
+            "delta_1": self.delta_1,
+            "delta_2": self.delta_2,
+            "exponential": self.exponential.as_json(),
+            "init": self.init.as_json(),
+            "refine": None if self.refine is None else self.refine.as_json(),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> SoftmaxFit:
+        """The fit that as_json wrote."""
+        return cls(
+            lo=float(body["lo"]),
+            hi=float(body["hi"]),
+            delta_1=int(body["delta_1"]),
+            delta_2=int(body["delta_2"]),
+            exponential=ExponentialFit.from_json(body["exponential"]),
+            init=ReciprocalFit.from_json(body["init"]),
+            refine=None if body["refine"] is None else ReciprocalFit.from_json(body["refine"]),
+        )
+
+
+def _reciprocal_levels(count: int, wide: bool) -> int:
+    return 2 + count if count or wide else 1
+
+
+def softmax(
+    t: T,
+    fit: SoftmaxFit,
+    *,
+    row_sum: Callable[[T], T],
+    row_length: Plain = 1.0,
+    mask: Plain | None = None,
+    init: Callable[[T], T] | None = None,
+    refine: Callable[[T], T] | None = None,
+    counts: tuple[int, int] | None = None,
+    wide: bool = False,
+    exponentiate: Callable[[T], T] | None = None,
+) -> T:
+    """row_length times the softmax of the scores t stands for: rows of mean one over the entries the mask keeps.
+
+    init(s) and refine(s) return row_length / s; give them, or counts for the plain solvers. wide=True (with counts)
+    lets each row ride as its division's numerator instead of multiplying it by the finished reciprocal.
+    exponentiate(t), when given, stands in for the fitted exponential, mask included (training uses the analytic one).
+
+    Domain  -1 <= t <= 1 everywhere, masked entries included; row sums inside fit.init and fit.refine.
+    Bound   relative error e_r + delta_2 * exponential.final_error to first order, e_r the last reciprocal's own:
+            what earlier ones leave is common to the row and cancels.
+    Depth   fit.levels(*counts, wide=wide); with callables, exponential + init + 1 + passes * (1 + refine + 1).
+    Source  the paper, Softmax; Moon et al. (THOR).
+    """
+    if wide and counts is None:
+        raise ConfigError("wide=True divides by the plain solvers: give counts instead of init and refine")
+    if counts is not None:
+        if init is not None or refine is not None:
+            raise ConfigError("give init and refine, or counts, not both")
+        init, refine = solvers(fit, counts[0], counts[1], row_length)
+    if init is None or (fit.passes and refine is None):
+        raise ConfigError(
+            f"a softmax of {fit.passes} passes needs {'init and refine' if fit.passes else 'init'}, or counts"
+        )
+    y = exponential(t, fit.exponential, mask=mask) if exponentiate is None else exponentiate(t)
+    if wide and counts is not None:
+        y = divide(y, row_sum(y), fit.init, counts[0], scale=1.0 / row_length)
+    else:
+        y = y * init(row_sum(y))
+    for _ in range(fit.passes):
+        y = y * y
+        if wide and counts is not None and fit.refine is not None:
+            y = divide(y, row_sum(y), fit.refine, counts[1], scale=1.0 / row_length)
+        elif refine is not None:
+            y = y * refine(row_sum(y))
+    return y
+
+
+def solvers(
+    fit: SoftmaxFit, init_count: int, refine_count: int, row_length: Plain
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any] | None]:
+    """The plain init and refine: each row_length / s at its count, row_length folded into the seed."""
+    scale = 1.0 / row_length
+    first, second = fit.init, fit.refine
+
+    def init(s: Any) -> Any:
+        return reciprocal(s, first, init_count, scale=scale)
+
+    if second is None:
+        return init, None
+
+    def refine(s: Any) -> Any:
+        assert second is not None
+        return reciprocal(s, second, refine_count, scale=scale)
+
+    return init, refine
+
+
+def init_domain(width: float, delta_2: int) -> tuple[float, float]:
+    """Where the mean of a row of e^(x / delta_2) can lie when |x| <= width / 2.
+
+    Domain  width > 0.
+    Bound   attained by constant rows.
+    Depth   none.
+    Source  every entry lies between the two ends.
+    """
+    half = width / (2.0 * delta_2)
+    return math.exp(-half), math.exp(half)
+
+
+def refine_domain(
+    width: float, delta_2: int, row_length: int, init: ReciprocalFit | None = None, init_count: int = 0
+) -> tuple[float, float]:
+    """Where the mean of Y^2 can lie in any pass; a loose first reciprocal widens it.
+
+    Domain  width > 0, row_length >= 1.
+    Bound   [1, min(row_length, cosh^2(width / 4))] when the first reciprocal is exact: by Schweitzer's inequality for
+            the last, widest pass; times the square of what init_count iterations leave of the row's mean.
+    Depth   none.
+    Source  Schweitzer 1914 (Kantorovich's inequality).
+    """
+    hi = min(float(row_length), math.cosh(min(width / 4.0, 300.0)) ** 2) if delta_2 > 1 else 1.0
+    if init is None:
+        return 1.0, hi
+    e = init.error(init_count)
+    over = e if init_count == 0 or init.solver == "relaxed" else 0.0
+    return (1.0 - e) ** 2, hi * (1.0 + over) ** 2
+
+
+def fit_softmax(
+    lo: float,
+    hi: float,
+    *,
+    row_length: int,
+    deltas: tuple[int, int] | None = None,
+    solver: str = "plain",
+    budget: float = 1e-4,
+    init_count: int | None = None,
+) -> SoftmaxFit:
+    """A fit on the worst-case domains of scores in [lo, hi], for every row of at most row_length entries.
+
+    Domain  finite lo < hi; row_length >= 2 where delta_2 > 1.
+    Bound   delta_1 delta_2 times the exponential's relative error stays within the budget when deltas are chosen
+            here. init_count, when given, is the count the first reciprocal will run at: it widens fit.refine.
+    Depth   none: a fit.
+    Source  the paper, Softmax; the domains of init_domain and refine_domain.
+    """
+    _check.domain("a softmax", lo, hi)
+    delta_1, delta_2 = deltas if deltas is not None else smallest_deltas(hi - lo, budget)
+    squarings, passes = _check.power_of_two("delta_1", delta_1), _check.power_of_two("delta_2", delta_2)
+    first, last = init_domain(hi - lo, delta_2)
+    init = ReciprocalFit(lo=first, hi=last, solver=solver)
+    refine = None
+    if passes:
+        ends = refine_domain(hi - lo, delta_2, row_length, None if init_count is None else init, init_count or 0)
+        refine = ReciprocalFit(lo=ends[0], hi=ends[1], solver=solver)
+    window = fit_exponential((hi - lo) / (2.0 * delta_1 * delta_2), 8, squarings)
+    return SoftmaxFit(lo=lo, hi=hi, delta_1=delta_1, delta_2=delta_2, exponential=window, init=init, refine=refine)
+
+
+def smallest_deltas(width: float, budget: float = 1e-4, delta_2: int = 2, degree: int = 8) -> tuple[int, int]:
+    """The least delta_1 with which delta_1 delta_2 E(width / (2 delta_1 delta_2)) is within the budget."""
+    _check.positive("the width of a softmax's scores", width)
+    _check.power_of_two("delta_2", delta_2)
+    for squarings in range(16):
+        delta_1 = 1 << squarings
+        window = width / (2.0 * delta_1 * delta_2)
+        if window <= degree and delta_1 * delta_2 * fit_exponential(window, degree).error <= budget:
+            return delta_1, delta_2
+    raise ConfigError(
+        f"scores of width {width:g} are too wide for {budget:g}: squeeze them or raise delta_2 = {delta_2}"
+    )
+
+
+def smallest_counts(fit: SoftmaxFit, tolerance: float, row_length: int, *, floor: int = 1) -> tuple[int, int]:
+    """The (init, refine) counts with the fewest iterations that hold the last reciprocal to the tolerance.
+
+    The first count may be cut until it widens the second one's domain too far: only the last error is seen.
+    """
+    if fit.refine is None:
+        return fit.init.smallest_count(tolerance, floor), 0
+    best: tuple[int, int, int] | None = None
+    for init_count in range(floor, fit.init.smallest_count(tolerance, floor) + 1):
+        lo, hi = refine_domain(fit.width, fit.delta_2, row_length, fit.init, init_count)
+        count = ReciprocalFit(lo=lo, hi=hi, solver=fit.refine.solver).smallest_count(tolerance, floor)
+        total = init_count + fit.passes * count
+        if best is None or total < best[0]:
+            best = total, init_count, count
+    assert best is not None
+    return best[1], best[2]
