@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's half of the OpenFHE engine: makes keys, encrypts, decrypts, tests a bootstrap with throwaway keys."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.ckks.params import Params
+from heatfhe.engine.openfhe import OpenFHEEngine, ProcessKeys, needs_automorphisms
+from heatfhe.engine.openfhe_context import Context, refusals
+from heatfhe.engine.openfhe_wire import KEY, Header, seal, unseal
+from heatfhe.engine.protocol import KeyRequest, Slots
+from heatfhe.errors import ConfigError, DecryptError, EngineError, FileFormatError, WireError
+from heatfhe.files import atomic_write
+
+PIECE_BYTES = 64 << 20
+SECRET_FILE, PUBLIC_FILE = "openfhe-secret.key", "openfhe-public.key"
+
+
+class OpenFHEKeyring:
+    """Secret and public key of one client for one request; ``folder`` loads those saved before."""
+
+    def __init__(self, request: KeyRequest, folder: Path | None = None) -> None:
+        self._request = request
+        self._context = Context(request.params)
+        self._context.check_request(request)
+        if folder is None:
+            with refusals("make a key pair"):
+                pair = self._context.cc.KeyGen()
+            self._secret, self._public = pair.secretKey, pair.publicKey
+        else:
+            self._secret = self._read(folder / SECRET_FILE, "DeserializePrivateKeyString")
+            self._public = self._read(folder / PUBLIC_FILE, "DeserializePublicKeyString")
+        self._tag = str(self._public.GetKeyTag())
+        if str(self._secret.GetKeyTag()) != self._tag:
+            raise FileFormatError(f"{folder}: secret and public key are not a pair; restore both from one backup")
+
+    @property
+    def request(self) -> KeyRequest:
+        """The keys this ring was made for."""
+        return self._request
+
+    def encrypt(self, values: Slots, *, level: int) -> bytes:
+        """A fresh ciphertext, in wire form."""
+        if not 0 <= level <= self._request.params.levels:
+            raise ConfigError(f"values are encrypted at levels 0 to {self._request.params.levels}, got {level}")
+        with refusals("encrypt"):
+            fresh = self._context.cc.Encrypt(self._public, self._context.encode(values, level))
+        return self._context.dump(fresh)
+
+    def decrypt(self, blob: bytes) -> NDArray[np.complex128]:
+        """Slot values of a ciphertext in wire form."""
+        value = self._context.parse(blob, self._tag)
+        try:
+            plain = self._context.cc.Decrypt(self._secret, value)
+        except RuntimeError as err:
+            raise DecryptError("a ciphertext does not decrypt to a plausible value; run the request again") from err
+        slots = np.asarray(plain.GetCKKSPackedValueArray(), dtype=np.complex128)
+        if slots.shape != (self._context.slots,) or not np.isfinite(slots).all():
+            raise DecryptError("a ciphertext does not decrypt to a plausible value; run the request again")
+        return slots
+
+    def _make_keys(self) -> None:
+        """Fill this process's key maps with exactly the requested keys; those made before stay as they are."""
+        cc, request, context = self._context.cc, self._request, self._context
+        with refusals("make evaluation keys"):
+            if self._tag not in cc.GetAllEvalMultKeys():
+                cc.EvalMultKeyGen(self._secret)
+            wanted = {context.rotation_index(r) for r in request.rotations if context.rotation(r)}
+            if request.conjugation:
+                wanted.add(context.conjugation_index)
+            if wanted:
+                cc.EvalAutomorphismKeyGen(self._secret, sorted(wanted))
+            for period in request.bootstrap_periods:
+                context.set_up_bootstrap(period, tables=False)
+                cc.EvalBootstrapKeyGen(self._secret, period)
+
+    def evaluation_keys(self) -> Iterator[tuple[str, bytes]]:
+        """Name and bytes of every public evaluation key: relinearisation, then the automorphisms in pieces.
+
+        OpenFHE keeps the keys themselves in this process until it ends, so a second call gives the same keys again.
+        """
+        o, cc = self._context.openfhe, self._context.cc
+        self._make_keys()
+        with refusals("write the relinearisation key"):
+            body = o.SerializeEvalMultKeyString(o.BINARY, self._tag)
+        yield self._sealed("relinearisation", body)
+        if not needs_automorphisms(self._request):
+            return
+        with tempfile.TemporaryDirectory(prefix="heatfhe-") as folder:
+            path = Path(folder) / "keys"
+            with refusals("write the automorphism keys"):
+                if not cc.SerializeEvalAutomorphismKey(str(path), o.BINARY, self._tag):
+                    raise EngineError("the automorphism keys cannot be written; is the disk of temporary files full?")
+            with path.open("rb") as f:
+                count = 0
+                while piece := f.read(PIECE_BYTES):
+                    yield self._sealed(f"automorphisms/{count:04d}", piece)
+                    count += 1
+
+    def process_keys(self) -> ProcessKeys:
+        """The same keys for an engine in this very process: nothing is copied."""
+        self._make_keys()
+        return ProcessKeys(tag=self._tag)
+
+    def save(self, folder: Path) -> None:
+        """Write the secret and the public key, files of mode 0600."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        o = self._context.openfhe
+        for name, key in ((SECRET_FILE, self._secret), (PUBLIC_FILE, self._public)):
+            _, blob = self._sealed(name, o.Serialize(key, o.BINARY))
+            with atomic_write(folder / name) as f:
+                os.fchmod(f.fileno(), 0o600)
+                f.write(blob)
+
+    def _sealed(self, name: str, body: bytes) -> tuple[str, bytes]:
+        header = Header(magic=KEY, level=0, params_digest=self._request.params.digest, tag=self._tag, name=name)
+        return name, seal(header, body)
+
+    def _read(self, path: Path, parser: str) -> Any:
+        """A key file written by save."""
+        try:
+            _, body = unseal(path.read_bytes(), KEY, self._request.params.digest, name=path.name)
+        except FileNotFoundError as err:
+            raise FileFormatError(f"{path}: no such key file; make a keyring and save it there first") from err
+        except WireError as err:
+            raise FileFormatError(f"{path}: {err}") from err
+        o = self._context.openfhe
+        with refusals(f"read {path.name}"):
+            return getattr(o, parser)(bytes(body), o.BINARY)
+
+
+def self_test(params: Params, *, threads: int = 1) -> float:
+    """Bits a bootstrap keeps here, measured with throwaway keys in this process: -log2 of the largest error of three
+    refreshes, of random reals, of a pair, and of the constant one (the worst case of the modular reduction).
+
+    Nothing of it is meant for a server. Compare it with params.promised_bits.
+    """
+    request = KeyRequest(params=params, rotations=(), bootstrap_periods=(params.slots,))
+    ring = OpenFHEKeyring(request)
+    engine = OpenFHEEngine(request, ring.process_keys(), threads=threads)
+    rng = np.random.default_rng(0)
+    random, other, ones = rng.uniform(-1, 1, params.slots), rng.uniform(-1, 1, params.slots), np.ones(params.slots)
+    a, b, one = (engine.parse(ring.encrypt(v, level=0)) for v in (random, other, ones))
+    pair = engine.bootstrap_pair(a, b, period=params.slots, bound=1.0)
+    results = [
+        (engine.bootstrap(a, period=params.slots, bound=1.0), random),
+        (pair[0], random),
+        (pair[1], other),
+        (engine.bootstrap(one, period=params.slots, bound=1.0), ones),
+    ]
+    worst = max(float(np.abs(ring.decrypt(engine.dump(got)) - wanted).max()) for got, wanted in results)
+    return -math.log2(max(worst, 2.0**-60))
