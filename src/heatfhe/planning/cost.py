@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cost tables: seconds of every instruction by level and of a bootstrap by period, and where they come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from heatfhe.errors import ConfigError, PlanError
+from heatfhe.files import read_json, write_json
+
+KIND, VERSION = "cost-table", 1
+
+INSTRUCTIONS: dict[str, str] = {
+    "add": "sum, difference, negation or small integer multiple of ciphertexts, or a sum with a plaintext",
+    "conjugate": "complex conjugation, one key switch",
+    "hoist": "digit decomposition shared by several rotations of one ciphertext",
+    "multiply": "ciphertext product, relinearised and rescaled",
+    "multiply_plain": "product with an encoded plaintext, not rescaled",
+    "relinearise": "key switch of a sum of products",
+    "rescale": "division by one level's prime",
+    "rotate": "one rotation with its own decomposition",
+    "rotate_hoisted": "one rotation of a decomposed ciphertext",
+    "tensor": "ciphertext product, neither relinearised nor rescaled",
+}
+"""What a node's work may count, and what each word means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostTable:
+    """Predicted seconds, as measured or quoted for one engine on one machine.
+
+    ``seconds[instruction][level]`` is the price with that many levels left; beyond the last entry the last one holds,
+    so a table of one entry is flat. Prices never fall as the level rises: placements drop values as low as they can.
+    ``bootstrap[period]`` prices a refresh of a value with that many distinct slots; ``slots`` is the full count of the machine's ring. ``unit`` names what one price unit is.
+    """
+
+    name: str
+    provenance: str
+    hardware: str
+    slots: int
+    bootstrap: Mapping[int, float]
+    seconds: Mapping[str, tuple[float, ...]]
+    unit: str = "s"
+
+    def __post_init__(self) -> None:
+        for word in ("name", "provenance", "hardware"):
+            if not getattr(self, word).strip():
+                raise ConfigError(f"cost table {self.name!r}: says no {word}; a price without a source is not used")
+        if self.slots not in self.bootstrap:
+            raise ConfigError(f"cost table {self.name}: has no price for a bootstrap of all {self.slots} slots")
+        if any(p < 1 or p & (p - 1) or p > self.slots for p in self.bootstrap):
+            raise ConfigError(f"cost table {self.name}: bootstrap periods must be powers of two up to {self.slots}")
+        prices = [*self.bootstrap.values(), *(s for row in self.seconds.values() for s in row)]
+        if not all(math.isfinite(s) and s >= 0 for s in prices):
+            raise ConfigError(f"cost table {self.name}: prices must be finite and not negative")
+        by_period = [self.bootstrap[p] for p in sorted(self.bootstrap)]
+        if by_period != sorted(by_period):
+            raise ConfigError(f"cost table {self.name}: a bootstrap of more distinct slots must not be cheaper")
+        for word, row in self.seconds.items():
+            if word not in INSTRUCTIONS:
+                known = ", ".join(INSTRUCTIONS)
+                raise ConfigError(f"cost table {self.name}: unknown instruction {word!r}; have: {known}")
+            if not row or list(row) != sorted(row):
+                raise ConfigError(
+                    f"cost table {self.name}: {word} needs at least one price, never falling as the level rises; "
+                    "make the table with CostTable.measured, which takes the running maximum"
+                )
+
+    @classmethod
+    def measured(
+        cls,
+        *,
+        name: str,
+        provenance: str,
+        hardware: str,
+        slots: int,
+        bootstrap: Mapping[int, float],
+        seconds: Mapping[str, tuple[float, ...]],
+    ) -> CostTable:
+        """A table from raw timings: noise that makes a higher level or a wider period look cheaper is raised away."""
+        periods = sorted(bootstrap)
+        wide = accumulate((bootstrap[p] for p in periods), max)
+        return cls(
+            name=name,
+            provenance=provenance,
+            hardware=hardware,
+            slots=slots,
+            bootstrap=dict(zip(periods, wide)),
+            seconds={word: tuple(accumulate(row, max)) for word, row in seconds.items()},
+        )
+
+    def price(self, work: Mapping[str, int], level: int) -> float:
+        """Seconds of a node's work when it runs with this many levels left."""
+        total = 0.0
+        for word, count in work.items():
+            row = self.seconds.get(word)
+            if row is None:
+                raise PlanError(
+                    f"cost table {self.name} ({self.hardware}) has no price for {word!r}, of which {count} are needed; "
+                    f"measure it with heat bench-engine and add it under seconds.{word}, or choose another table"
+                )
+            total += count * row[min(level, len(row) - 1)]
+        return total
+
+    def refresh(self, period: int, slots: int) -> float:
+        """Seconds of one bootstrap of a value with this period on a ring of this many slots.
+
+        Between two tabulated periods the price is linear in log2(period). A value that fills its ring pays the full
+        price, whatever the ring.
+        """
+        if period >= slots:
+            return self.bootstrap[self.slots]
+        known = sorted(p for p in self.bootstrap if p < self.slots) or [self.slots]
+        if period <= known[0] or period >= known[-1]:
+            return self.bootstrap[known[0] if period <= known[0] else known[-1]]
+        above = next(p for p in known if p >= period)
+        below = max(p for p in known if p <= period)
+        if above == below:
+            return self.bootstrap[period]
+        t = (math.log2(period) - math.log2(below)) / (math.log2(above) - math.log2(below))
+        return (1 - t) * self.bootstrap[below] + t * self.bootstrap[above]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {
+            "name": self.name,
+            "provenance": self.provenance,
+            "hardware": self.hardware,
+            "slots": self.slots,
+            "unit": self.unit,
+            "bootstrap": {str(p): self.bootstrap[p] for p in sorted(self.bootstrap)},
+            "seconds": {word: list(self.seconds[word]) for word in sorted(self.seconds)},
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> CostTable:
+        """Inverse of as_json; checks everything again."""
+        try:
+            return cls(
+                **{
+                    **body,
+                    "bootstrap": {int(p): float(s) for p, s in body["bootstrap"].items()},
+                    "seconds": {word: tuple(float(s) for s in row) for word, row in body["seconds"].items()},
+                }
+            )
+        except (TypeError, KeyError, AttributeError, ValueError) as err:
+            raise ConfigError(f"not a cost table: {err}") from err
+
+    def save(self, path: Path) -> None:
+        """Write the table as a versioned JSON file."""
+        write_json(path, KIND, VERSION, self.as_json())
+
+    @classmethod
+    def load(cls, path: Path) -> CostTable:
+        """Read a table written by save."""
+        return cls.from_json(read_json(path, KIND, (VERSION,)))
+
+
+def cost_tables() -> tuple[str, ...]:
+    """Names of the tables shipped with the package."""
+    folder = resources.files("heatfhe.planning").joinpath("costs")
+    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
+
+
+def cost_table(name: str | Path) -> CostTable:
+    """A shipped table by its name, or a user's own by the path of its file (which ends in .json)."""
+    if str(name).endswith(".json"):
+        return CostTable.load(Path(name))
+    if name not in cost_tables():
+        known = ", ".join(cost_tables())
+        raise ConfigError(f"unknown cost table {str(name)!r}; have: {known}, or the path of a .json file")
+    with resources.as_file(resources.files("heatfhe.planning").joinpath("costs", f"{name}.json")) as path:
+        return CostTable.load(path)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every placement algorithm shares: rules, the price of each choice, the levels a set of bootstraps leads to.
+
+The model. A value is made at level b >= 0; every input i it reads had level b + costs[i] or more (dropping to that is
+free). A bootstrap of a value takes place right after it is made and lifts it to ``params.levels``; two real values may
+share one complex bootstrap right after the later of them is made, which lifts both to ``params.levels -
+params.pair_levels`` for readers after that point. Given the bootstraps, running everything at the lowest level that its
+readers need is cheapest, since no instruction costs less at a higher level: ``settle`` computes just that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from heatfhe.ckks.params import Params
+from heatfhe.errors import ConfigError, PlanError
+from heatfhe.planning.cost import CostTable
+from heatfhe.planning.graph import Graph, Node
+from heatfhe.planning.placement.result import Placement, Refresh
+
+MAX_DIVISOR = 1024
+"""A value may exceed a bootstrap's window by this factor: it is divided before (one level) and multiplied after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a placement may do.
+
+    ``pairing`` lets two real values share one complex bootstrap. ``spare_last`` never refreshes the last result of a
+    solver: noise put there is repaired by nobody. ``precision`` is the relative noise a refresh may leave (of a value's
+    own bound); smaller values are multiplied before the refresh and divided after it, for one of the levels won.
+    """
+
+    pairing: bool = True
+    spare_last: bool = True
+    precision: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One way to refresh one value alone: from level ``start`` or more to level ``after``."""
+
+    start: int
+    after: int
+    seconds: float
+    bootstraps: int
+    paired: bool = False
+
+
+class Model:
+    """A graph with every choice priced. Built once, read by all algorithms."""
+
+    def __init__(self, graph: Graph, params: Params, cost: CostTable, rules: Rules) -> None:
+        self.graph, self.params, self.cost, self.rules = graph, params, cost, rules
+        self.levels = params.levels
+        if not 0 <= params.pair_levels < params.levels:
+            raise ConfigError(f"{params.name}: a paired bootstrap must leave at least one of {params.levels} levels")
+        nodes = graph.nodes
+        for node in nodes:
+            if node.fixed is not None and node.fixed > self.levels:
+                raise PlanError(
+                    f"{node.name}: enters at level {node.fixed}, but {params.name} has only {self.levels} usable levels"
+                )
+        self.scale = [_scale(node, params, rules) for node in nodes]
+        self.full = [max(node.costs, default=0) for node in nodes]
+        self.work = [
+            [cost.price(node.work, b + deep) if node.work else 0.0 for b in range(self.levels + 1)]
+            for node, deep in zip(nodes, self.full)
+        ]
+        self.split = cost.price({"add": 3, "conjugate": 1}, self.levels) if rules.pairing else 0.0
+        self.options = [self._options(i) for i in range(len(nodes))]
+        self.pairable = [
+            rules.pairing and bool(self.options[i]) and nodes[i].parts == 1 and not nodes[i].complex
+            for i in range(len(nodes))
+        ]
+        self.start = [self._start(i) for i in range(len(nodes))]
+        self.bottom, self.top = self._reach()
+
+    def allowed(self, i: int) -> bool:
+        """Whether the rules and the magnitude let this value be refreshed."""
+        node = self.graph.nodes[i]
+        return node.refreshable and not (node.last and self.rules.spare_last) and self.scale[i] > 0
+
+    def pair_after(self, i: int) -> int:
+        """Level of a value after a shared bootstrap."""
+        return self.levels - self.params.pair_levels - (1 if self.scale[i] > 1 else 0)
+
+    def pair_seconds(self, u: int, v: int) -> float:
+        """Price of one shared bootstrap of two values: the dearer of the two, and the split."""
+        nodes = self.graph.nodes
+        period = max(nodes[u].period, nodes[v].period)
+        return self.cost.refresh(period, self.params.slots) + self.split + self._rescaling(u) + self._rescaling(v)
+
+    def reads(self, i: int) -> list[tuple[int, int]]:
+        """Distinct inputs of a node, each with the most levels spent on the way from it."""
+        node = self.graph.nodes[i]
+        deepest: dict[int, int] = {}
+        for u, c in zip(node.inputs, node.costs):
+            deepest[u] = max(c, deepest.get(u, 0))
+        return list(deepest.items())
+
+    def _start(self, i: int) -> int:
+        return 1 if 0 < self.scale[i] < 1 else 0
+
+    def _rescaling(self, i: int) -> float:
+        """Price of multiplying a value before a refresh and dividing it after, or the reverse."""
+        if self.scale[i] == 1.0:
+            return 0.0
+        level = 1 if self.scale[i] < 1 else self.levels
+        once = self.cost.price({"add": 1, "multiply_plain": 1, "rescale": 1}, level)
+        return once * self.graph.nodes[i].parts
+
+    def _options(self, i: int) -> tuple[Option, ...]:
+        if not self.allowed(i):
+            return ()
+        node = self.graph.nodes[i]
+        one = self.cost.refresh(node.period, self.params.slots)
+        after = self.levels - (1 if self.scale[i] > 1 else 0)
+        start, extra = self._start(i), self._rescaling(i)
+        alone = Option(start=start, after=after, seconds=node.parts * one + extra, bootstraps=node.parts)
+        if not self.rules.pairing or node.complex or node.parts < 2:
+            return (alone,)
+        half = math.ceil(node.parts / 2)
+        seconds = half * one + (node.parts // 2) * self.split + extra
+        folded = Option(start=start, after=self.pair_after(i), seconds=seconds, bootstraps=half, paired=True)
+        if self.params.pair_levels == 0 and folded.seconds <= alone.seconds:
+            return (folded,)
+        return (alone, folded)
+
+    def _reach(self) -> tuple[list[int], list[int]]:
+        """Highest level each value can be made at, and highest it can then have; refuses what nothing can mend."""
+        bottom: list[int] = []
+        top: list[int] = []
+        for i, node in enumerate(self.graph.nodes):
+            made = node.fixed if node.fixed is not None else min(top[u] - c for u, c in self.reads(i))
+            if made < 0:
+                raise self._too_deep(i, f"spends {self._spent(i, top)} levels")
+            high = max([made, *(o.after for o in self.options[i] if o.start <= made)])
+            if high < self.graph.required.get(i, 0):
+                need = self.graph.required[i]
+                raise self._too_deep(i, f"must end at level {need} and cannot be above {high}")
+            bottom.append(made)
+            top.append(high)
+        return bottom, top
+
+    def _spent(self, i: int, top: Sequence[int]) -> int:
+        """Levels from the last value before node i that can be at the top to node i's result."""
+        u, c = min(self.reads(i), key=lambda read: top[read[0]] - read[1])
+        spent = c
+        while not self.options[u] and self.graph.nodes[u].inputs:
+            reads = self.reads(u)
+            u, c = min(reads, key=lambda read: top[read[0]] - read[1])
+            spent += c
+        return spent
+
+    def _too_deep(self, i: int, what: str) -> PlanError:
+        node = self.graph.nodes[i]
+        large = [k for k in range(i + 1) if self.graph.nodes[k].refreshable and self.scale[k] <= 0]
+        if large:
+            k = max(large, key=lambda k: self.graph.nodes[k].bound)
+            culprit, reach = self.graph.nodes[k], self.params.window * MAX_DIVISOR
+            return PlanError(
+                f"{culprit.name}: magnitude {culprit.bound:g} is beyond what a bootstrap of {self.params.name} takes "
+                f"(window {self.params.window:g}, or {reach:g} with a division before it), so {node.name} {what} with no "
+                f"refresh, {self.levels} available; scale the value down by {culprit.bound / reach:.3g} in the weights "
+                "before it, or choose parameters with a wider window"
+            )
+        hints = []
+        more = self._enough(i)
+        if more is not None:
+            hints.append(f"parameters with {more} usable levels")
+        if self.rules.spare_last and any(n.last for n in self.graph.nodes[: i + 1]):
+            hints.append("letting the last result of a solver be refreshed")
+        hints.append("a cut inside the operation")
+        return PlanError(
+            f"{node.name}: {what} between two refreshes, but a bootstrap of {self.params.name} leaves {self.levels}; "
+            f"what would help: {', or '.join(hints)}"
+        )
+
+    def _enough(self, i: int) -> int | None:
+        """The fewest usable levels with which node i could be made, all else equal."""
+        nodes, fixed_limit = self.graph.nodes, self.levels
+        for levels in range(self.levels + 1, self.levels + 65):
+            gain = levels - fixed_limit
+            top: list[int] = []
+            for k in range(i + 1):
+                node = nodes[k]
+                if node.fixed is not None:
+                    made = node.fixed + (gain if node.fixed == fixed_limit else 0)
+                else:
+                    made = min(top[u] - c for u, c in self.reads(k))
+                if made < 0:
+                    break
+                top.append(max([made, *(o.after + gain for o in self.options[k] if o.start <= made)]))
+            else:
+                need = self.graph.required.get(i, 0)
+                if top[i] >= (need + gain if need == fixed_limit else need):
+                    return levels
+        return None
+
+
+def _scale(node: Node, params: Params, rules: Rules) -> float:
+    """Factor applied before a refresh: below one if the value is too large, above if too small, 0 if out of reach."""
+    if node.bound > params.window:
+        divisor = math.ceil(node.bound / params.window)
+        return 1.0 / divisor if divisor <= MAX_DIVISOR else 0.0
+    if rules.precision is not None and 0 < node.bound * rules.precision < params.noise:
+        return float(max(1, min(math.floor(params.window / node.bound), MAX_DIVISOR)))
+    return 1.0
+
+
+Choice = tuple[int, ...]
+"""What follows a value: () nothing, (-1, k) its own refresh by option k, (u,) a bootstrap shared with older value u."""
+
+
+def settle(model: Model, choices: Mapping[int, Choice], algorithm: str) -> Placement:
+    """The cheapest levels for a set of bootstraps, and what everything then costs; refuses a set that is not enough.
+
+    A bootstrap nobody needs, because its value's readers ask for no more than it has, is left out.
+    """
+    nodes, graph = model.graph.nodes, model.graph
+    need = [graph.required.get(i, 0) for i in range(len(nodes))]
+    before = [0] * len(nodes)
+    refreshes: list[Refresh] = []
+    work = 0.0
+    for v in range(len(nodes) - 1, -1, -1):
+        node, choice = nodes[v], choices.get(v, ())
+        level = need[v]
+        if len(choice) == 2:
+            option = model.options[v][choice[1]]
+            if level > option.start:
+                if level > option.after:
+                    raise _short(node, level, option.after)
+                level = option.start
+                refreshes.append(
+                    Refresh(
+                        at=v,
+                        values=(v,),
+                        period=node.period,
+                        bootstraps=option.bootstraps,
+                        seconds=option.seconds,
+                        scales=(model.scale[v],),
+                        after=(option.after,),
+                        folded=option.paired,
+                    )
+                )
+        elif len(choice) == 1:
+            u = choice[0]
+            if need[u] > model.start[u] or level > model.start[v]:
+                for w, asked in ((u, need[u]), (v, level)):
+                    if asked > model.pair_after(w):
+                        raise _short(nodes[w], asked, model.pair_after(w))
+                need[u], level = model.start[u], model.start[v]
+                refreshes.append(
+                    Refresh(
+                        at=v,
+                        values=(u, v),
+                        period=max(nodes[u].period, node.period),
+                        bootstraps=1,
+                        seconds=model.pair_seconds(u, v),
+                        scales=(model.scale[u], model.scale[v]),
+                        after=(model.pair_after(u), model.pair_after(v)),
+                    )
+                )
+        if level > model.bottom[v]:
+            raise _short(node, level, model.bottom[v])
+        before[v] = level if node.fixed is None else node.fixed
+        work += model.work[v][level]
+        for u, c in model.reads(v):
+            need[u] = max(need[u], level + c)
+    refreshes.reverse()
+    return Placement(
+        algorithm=algorithm,
+        params=model.params.name,
+        cost=model.cost.name,
+        before=tuple(before),
+        refreshes=tuple(refreshes),
+        work_seconds=work,
+    )
+
+
+def _short(node: Node, asked: int, have: int) -> PlanError:
+    return PlanError(f"{node.name}: its readers need level {asked}, the chosen bootstraps leave {have}")
