@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server: stores, queue, workers and an ASGI app. Nothing here can hold a secret key."""
+
+from heatfhe.server.auth import ClientBook
+from heatfhe.server.settings import ModelSource, Settings
+
+__all__ = ["ClientBook", "ModelSource", "Settings", "create_app"]
+
+
+def __getattr__(name: str) -> object:
+    # FastAPI is an optional package: only the app needs it, not a worker and not the book of clients.
+    if name == "create_app":
+        from heatfhe.server.app import create_app
+
+        return create_app
+    raise AttributeError(f"module 'heatfhe.server' has no attribute {name!r}")

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application: settings in, an ASGI app out, with the secret wall closed first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from heatfhe.errors import HeatError, WireError
+from heatfhe.server.middleware import Guard
+from heatfhe.server.models import ServedModel
+from heatfhe.server.routes import make_router
+from heatfhe.server.service import Service
+from heatfhe.server.settings import Settings
+from heatfhe.server.wall import close_wall
+from heatfhe.wire import API_VERSIONS, STATUS, Refusal, TooLargeError
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings, models: Mapping[str, ServedModel] | None = None) -> Any:
+    """An ASGI application for these settings; ``models`` are loaded from them unless given.
+
+    Refuses to exist in a process that has secret-key code loaded, and blocks its import from then on.
+    """
+    if not settings.joined:
+        close_wall()
+    if models is None:
+        from heatfhe.server.program import load_models
+
+        models = load_models(settings)
+    service = Service(settings, models)
+
+    @asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        service.start()
+        try:
+            yield
+        finally:
+            service.close()
+
+    app = FastAPI(
+        title="heatfhe server",
+        version=str(max(API_VERSIONS)),
+        description="Generation on encrypted prompts. The server cannot read what it computes.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.include_router(make_router(service))
+    for kind, handler in (
+        (Refusal, _refusal),
+        (WireError, _wire),
+        (HeatError, _internal),
+        (Exception, _internal),
+        (RequestValidationError, _validation),
+        (HTTPException, _http),
+    ):
+        app.add_exception_handler(kind, handler)
+    _drop_422(app)
+    most = max(settings.request_bytes, settings.chunk_bytes)
+    app.add_middleware(Guard, metrics=service.metrics, most_bytes=most, body_seconds=settings.body_seconds)
+    return app
+
+
+def _answer(refusal: Refusal, extra: Mapping[str, str] | None = None) -> Any:
+    headers = dict(extra or {})
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(refusal.retry_after)))
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse(refusal.as_json(), status_code=refusal.status, headers=headers)
+
+
+async def _refusal(_request: Request, err: Exception) -> Any:
+    assert isinstance(err, Refusal)
+    return _answer(err)
+
+
+async def _wire(_request: Request, err: Exception) -> Any:
+    code = "too_large" if isinstance(err, TooLargeError) else "bad_message"
+    return _answer(Refusal(code, str(err), ""))
+
+
+async def _internal(_request: Request, err: Exception) -> Any:
+    logger.error("internal error of kind %s", type(err).__name__, exc_info=err)
+    return _answer(Refusal("internal", "the server failed", "tell its operator; the log says why"))
+
+
+async def _validation(_request: Request, err: Exception) -> Any:
+    assert isinstance(err, RequestValidationError)
+    where = sorted({".".join(str(p) for p in e["loc"])[:80] for e in err.errors()})
+    return _answer(Refusal("bad_message", f"not valid: {', '.join(where)}", "see docs/formats.md"))
+
+
+async def _http(_request: Request, err: Exception) -> Any:
+    assert isinstance(err, HTTPException)
+    code = {404: "not_found", 405: "method"}.get(err.status_code, "bad_message")
+    refusal = Refusal(code, "no such thing here", "see /openapi.json", status=max(err.status_code, STATUS[code]))
+    return _answer(refusal, err.headers)
+
+
+def _drop_422(app: Any) -> None:
+    """Validation errors answer 400 like every malformed message; the description must say so."""
+    original = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema: dict[str, Any] = original()
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        return schema
+
+    app.openapi = openapi

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disk work of the server: appends that undo themselves, a full disk as a clear refusal, byte counts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from heatfhe.wire import Refusal
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn a full disk into a refusal that says so; other errors pass."""
+    try:
+        yield
+    except OSError as err:
+        if err.errno in _FULL:
+            raise disk_full() from err
+        raise
+
+
+def disk_full() -> Refusal:
+    """The refusal for a disk without room."""
+    return Refusal(
+        "disk_full",
+        "the server's disk is full; nothing was changed",
+        "delete key sets or sessions, or try again later",
+        retry_after=60,
+    )
+
+
+def need_room(folder: Path, size: int, *, reserve: int) -> None:
+    """Refuse work that would leave less than ``reserve`` bytes free."""
+    if shutil.disk_usage(folder).free < size + reserve:
+        raise disk_full()
+
+
+def append(path: Path, data: bytes) -> int:
+    """Add data to a file's end and return its new size; on any error the file keeps its old length."""
+    with disk_errors(), path.open("ab") as f:
+        before = f.tell()
+        try:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        except OSError:
+            os.ftruncate(f.fileno(), before)
+            raise
+        return before + len(data)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of every file below a folder; files that vanish meanwhile count nothing."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(root, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From queue to worker: one thread per device takes jobs in fair order, follows them, and keeps their records."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from heatfhe.server.events import EventHub
+from heatfhe.server.jobs import ENDED, Job, JobStore
+from heatfhe.server.metrics import Metrics
+from heatfhe.server.pool import Device, WorkerDied, WorkerProcess, WorkerRefused
+from heatfhe.server.queue import FairQueue
+
+logger = logging.getLogger(__name__)
+_TRIES = 3
+
+
+class Dispatcher:
+    """Runs jobs. ``describe(job)`` gives the worker's key, its opening order and the job's own order."""
+
+    def __init__(
+        self,
+        devices: list[Device],
+        queue: FairQueue,
+        jobs: JobStore,
+        events: EventHub,
+        metrics: Metrics,
+        describe: Callable[[Job], tuple[tuple[str, ...], Mapping[str, Any], Mapping[str, Any]]],
+        ended: Callable[[Job], None],
+    ) -> None:
+        self._devices, self._queue, self._jobs = devices, queue, jobs
+        self._events, self._metrics, self._describe, self._ended = events, metrics, describe, ended
+        self._running: dict[str, WorkerProcess] = {}
+        self._cancelled: set[str] = set()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._threads = [threading.Thread(target=self._serve, args=(d,), daemon=True) for d in devices]
+
+    def start(self) -> None:
+        """Queue the jobs that a former process left unfinished, then begin."""
+        for job in self._jobs.active():
+            self._jobs.update(job.job, state="queued")
+            self._queue.put(job.client, job.session, job.job)
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def running(self) -> int:
+        """Jobs on a device now."""
+        with self._lock:
+            return len(self._running)
+
+    def cancel(self, job: Job) -> None:
+        """End a job: at once if it waits, at its next bootstrap if it runs."""
+        with self._lock:
+            self._cancelled.add(job.job)
+            worker = self._running.get(job.job)
+        if self._queue.remove(job.job):
+            self._end(job.job, "cancelled")
+        elif worker is not None:
+            with contextlib.suppress(WorkerDied):  # its device thread sees the same and settles the job
+                worker.cancel(job.job)
+
+    def close(self) -> None:
+        """Stop taking jobs and end the workers; running jobs stay active on disk and go on at the next start."""
+        self._closing = True
+        self._queue.close()
+        for device in self._devices:
+            device.close()
+        with self._lock:
+            for worker in self._running.values():
+                worker.stop()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=5)
+
+    def _serve(self, device: Device) -> None:
+        while not self._closing:
+            name = self._queue.take()
+            if name is None:
+                continue
+            session = ""
+            try:
+                job = self._jobs.update(name, state="running", started=time.time())
+                session = job.session
+                if job.state == "running":
+                    self._metrics.observe("heatfhe_queue_seconds", max(0.0, job.started - job.created))
+                    self._follow(device, job)
+            except KeyError:
+                continue  # deleted while it waited
+            except Exception:
+                logger.exception("dispatcher error")
+                self._end(name, "failed", "internal", "the server failed; the operator's log says why")
+            finally:
+                self._queue.release(session)
+
+    def _follow(self, device: Device, job: Job) -> None:
+        self._events.publish(job.job, state="running")
+        key, opening, order = self._describe(job)
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with self._lock:
+                    if job.job in self._cancelled:
+                        break
+                worker = device.worker(key, lambda: opening)
+                with self._lock:
+                    self._running[job.job] = worker
+                    late = job.job in self._cancelled
+                if late:
+                    worker.cancel(job.job)
+                for fact in worker.run(order):
+                    if "end" in fact:
+                        self._end(job.job, fact["state"], fact.get("error", ""), fact.get("message", ""))
+                        return
+                    self._note(job.job, fact)
+            except WorkerRefused as err:
+                self._end(job.job, "failed", err.code, err.message)
+                return
+            except WorkerDied:
+                device.drop(key)
+                if self._closing:
+                    return
+                logger.warning("worker died device=%s attempt=%d", device.name, attempt)
+            finally:
+                with self._lock:
+                    self._running.pop(job.job, None)
+        with self._lock:
+            cancelled = job.job in self._cancelled
+        if cancelled:
+            self._end(job.job, "cancelled")
+        else:
+            message = f"the worker process died {_TRIES} times; it may have reached its memory cap"
+            self._end(job.job, "failed", "engine_failed", message)
+
+    def _note(self, job: str, fact: Mapping[str, Any]) -> None:
+        if "outputs" in fact:
+            old = self._jobs.update(job, durable=False)
+            self._jobs.update(job, done=fact["unit"], outputs=max(old.outputs, fact["outputs"]))
+            self._metrics.count("heatfhe_steps_total")
+        self._events.publish(job, **fact)
+
+    def _end(self, name: str, state: str, error: str = "", message: str = "") -> None:
+        changes: dict[str, Any] = {"state": state, "ended": time.time(), "error": error, "message": message}
+        record = self._jobs.update(name, durable=False)
+        if record.state in ENDED:
+            return
+        if state == "done":
+            changes |= {"done": record.units, "outputs": record.steps}
+        record = self._jobs.update(name, **changes)
+        with self._lock:
+            self._cancelled.discard(name)
+        self._metrics.count("heatfhe_jobs_total", outcome=state)
+        if record.started:
+            self._metrics.observe("heatfhe_job_seconds", record.ended - record.started)
+        logger.info(
+            "job ended state=%s error=%s units=%d seconds=%.2f",
+            state,
+            error or "-",
+            record.done,
+            record.ended - record.created,
+        )
+        self._events.publish(name, state=state, outputs=record.outputs, **({"error": error} if error else {}))
+        self._ended(record)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on disk: the encrypted request, its state, the outputs so far, and the index of idempotency keys.
+
+clients/<client>/jobs/<job>/job.json       state, public facts
+clients/<client>/jobs/<job>/request.bin    the message as it came
+clients/<client>/jobs/<job>/output-0003    the ciphertexts of step 3, a message
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from heatfhe.errors import FileFormatError
+from heatfhe.files import read_json, write_json
+from heatfhe.server.disk import disk_errors
+from heatfhe.wire import Refusal
+
+KIND, VERSION = "heatfhe-job", 1
+ACTIVE = ("queued", "running")
+ENDED = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job's public record.
+
+    ``units`` are runs of a program (prompt and generate steps), ``done`` of them are over, ``outputs`` steps are ready
+    to fetch. ``pending`` says that the session held a generated token which the cache did not have yet.
+    """
+
+    job: str
+    client: str
+    session: str
+    mode: str
+    steps: int
+    inputs: int
+    units: int
+    pending: bool
+    state: str
+    created: float
+    idempotency: str
+    request: str
+    done: int = 0
+    outputs: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    message: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What its owner sees."""
+        names = (
+            "job",
+            "session",
+            "mode",
+            "steps",
+            "inputs",
+            "units",
+            "state",
+            "done",
+            "outputs",
+            "created",
+            "error",
+            "message",
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+class JobStore:
+    """Jobs of every client below one folder. The newest record is kept in memory, the disk has it first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._jobs: dict[str, Job] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        for path in sorted(folder.glob("*/jobs/*/job.json")):
+            try:
+                job = Job(**read_json(path, KIND, (VERSION,)))
+            except (FileFormatError, TypeError):
+                shutil.rmtree(path.parent, ignore_errors=True)
+                continue
+            self._jobs[job.job] = job
+            self._keys[(job.client, job.idempotency)] = job.job
+
+    def folder(self, client: str, job: str) -> Path:
+        """Where a job lives."""
+        return self._folder / client / "jobs" / job
+
+    def by_key(self, client: str, idempotency: str) -> Job | None:
+        """The job a client has already made under an idempotency key."""
+        with self._lock:
+            job = self._keys.get((client, idempotency))
+            return self._jobs.get(job) if job else None
+
+    def create(
+        self,
+        client: str,
+        *,
+        session: str,
+        mode: str,
+        steps: int,
+        inputs: int,
+        pending: bool,
+        units: int,
+        idempotency: str,
+        upload: Path,
+        digest: str,
+        now: float,
+    ) -> Job:
+        """Take a checked upload over, then write the record: a job exists only with all its bytes."""
+        job = Job(
+            job=secrets.token_hex(16),
+            client=client,
+            session=session,
+            mode=mode,
+            steps=steps,
+            inputs=inputs,
+            units=units,
+            pending=pending,
+            state="queued",
+            created=now,
+            idempotency=idempotency,
+            request=digest,
+        )
+        folder = self.folder(client, job.job)
+        with self._lock, disk_errors():
+            try:
+                folder.mkdir(parents=True)
+                os.replace(upload, folder / "request.bin")
+                self._write(job)
+            except OSError:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            self._jobs[job.job] = job
+            self._keys[(client, idempotency)] = job.job
+        return job
+
+    def get(self, client: str, job: str) -> Job:
+        """One job of this client."""
+        with self._lock:
+            found = self._jobs.get(job)
+            if found is None or found.client != client:
+                raise Refusal("not_found", "no such job", "submit one: POST /v1/sessions/{id}/jobs")
+            return found
+
+    def update(self, job: str, *, durable: bool = True, **changes: Any) -> Job:
+        """Change a record; an ended job stays as it is. ``durable`` False keeps mere progress off the disk."""
+        with self._lock:
+            old = self._jobs[job]
+            if old.state in ENDED:
+                return old
+            new = replace(old, **changes)
+            self._jobs[job] = new
+            if durable:
+                # A full disk must not stop a job from ending: after a restart it is found active and runs again.
+                with contextlib.suppress(OSError):
+                    self._write(new)
+            return new
+
+    def active(self, *, client: str | None = None, session: str | None = None) -> list[Job]:
+        """Jobs queued or running, oldest first."""
+        with self._lock:
+            found = [j for j in self._jobs.values() if j.state in ACTIVE]
+        return sorted(
+            (j for j in found if (client is None or j.client == client) and (session is None or j.session == session)),
+            key=lambda j: j.created,
+        )
+
+    def of(self, client: str) -> list[Job]:
+        """Every job of a client, oldest first."""
+        with self._lock:
+            return sorted((j for j in self._jobs.values() if j.client == client), key=lambda j: j.created)
+
+    def output(self, job: Job, step: int) -> bytes:
+        """The message with the ciphertexts of a step."""
+        path = self.folder(job.client, job.job) / f"output-{step:04d}"
+        if step >= job.steps:
+            raise Refusal("not_found", f"the job has {job.steps} steps", "ask for a step it has")
+        if step >= job.outputs or not path.exists():
+            if job.state in ENDED:
+                raise Refusal(
+                    "not_ready", f"the job ended before step {step}", "submit a new job", facts={"state": job.state}
+                )
+            raise Refusal("not_ready", f"step {step} is not ready", "listen to the job's events", retry_after=1)
+        return path.read_bytes()
+
+    def forget(self, session: str) -> None:
+        """Remove the jobs of a deleted session."""
+        with self._lock:
+            for job in [j for j in self._jobs.values() if j.session == session]:
+                self._remove(job)
+
+    def expire(self, *, now: float, after: float) -> None:
+        """Remove jobs that ended more than ``after`` seconds ago."""
+        with self._lock:
+            for job in [j for j in self._jobs.values() if j.state in ENDED and now - j.ended > after]:
+                self._remove(job)
+
+    def _remove(self, job: Job) -> None:
+        self._jobs.pop(job.job, None)
+        self._keys.pop((job.client, job.idempotency), None)
+        shutil.rmtree(self.folder(job.client, job.job), ignore_errors=True)
+
+    def _write(self, job: Job) -> None:
+        write_json(self.folder(job.client, job.job) / "job.json", KIND, VERSION, asdict(job))

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A served model: its public configuration, the bundle a client needs, and what a worker is told to open it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heatfhe.errors import ConfigError
+from heatfhe.server.settings import Settings
+from heatfhe.wire import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """``opening`` is JSON for the worker: paths and options, nothing of any client."""
+
+    config: ModelConfig
+    bundle: bytes
+    opening: Mapping[str, Any]
+
+    @property
+    def parts(self) -> int:
+        """Ciphertexts that hold one number per word."""
+        return int(self.config.layout["vocabulary"]["parts"])
+
+
+def admit(model: ServedModel, settings: Settings) -> None:
+    """Refuse what this server was not told to serve: toy parameters, or an engine that encrypts nothing."""
+    config = model.config
+    if config.engine == "clear" and not settings.simulate:
+        raise ConfigError(f"{config.model}: the clear engine encrypts nothing; serve it only with --simulate")
+    if config.params.security_bits < 128 and not (settings.insecure or settings.simulate):
+        raise ConfigError(
+            f"{config.model}: {config.params.name} has {config.params.security_claim}; "
+            "plan with a 128-bit set, or pass --insecure for a demonstration"
+        )

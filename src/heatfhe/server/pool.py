@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes and the threads that feed them: one running job per device, one process per device and key set."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerDied(Exception):
+    """A worker process ended without ending its job."""
+
+
+class WorkerProcess:
+    """One worker and the pipes to it."""
+
+    def __init__(self, opening: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        source = str(Path(__file__).resolve().parents[2])
+        paths = [source, *filter(None, [os.environ.get("PYTHONPATH", "")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "heatfhe.server.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+            text=True,
+            encoding="utf-8",
+        )
+        self._lock = threading.Lock()
+        self._tell(opening)
+        first = self._listen()
+        if "ready" not in first:
+            self.stop()
+            raise WorkerRefused(str(first.get("broken", "engine_failed")), str(first.get("message", "")))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def run(self, order: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Give an order; yields facts, and last the job's end."""
+        self._tell(order)
+        while True:
+            fact = self._listen()
+            if "end" in fact:
+                yield fact
+                return
+            yield fact["fact"]
+
+    def cancel(self, job: str) -> None:
+        """Ask for the end of a job; it comes at the next bootstrap."""
+        self._tell({"cancel": job})
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process.stdin:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def _tell(self, order: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            with self._lock:
+                self._process.stdin.write(json.dumps(order) + "\n")
+                self._process.stdin.flush()
+        except (OSError, ValueError) as err:
+            raise WorkerDied from err
+
+    def _listen(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerDied
+        fact: dict[str, Any] = json.loads(line)
+        return fact
+
+
+class WorkerRefused(Exception):
+    """A worker could not open its model or its keys; holds the code and the reason."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code, self.message = code, message
+        super().__init__(message)
+
+
+class Device:
+    """The workers of one device: at most ``resident`` processes, the least recently used ends first."""
+
+    def __init__(self, name: str, *, resident: int, environment: Mapping[str, str]) -> None:
+        self.name, self._resident, self._environment = name, resident, dict(environment)
+        self._workers: OrderedDict[tuple[str, ...], WorkerProcess] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def worker(self, key: tuple[str, ...], opening: Callable[[], Mapping[str, Any]]) -> WorkerProcess:
+        """The process for a model and key set, started if need be."""
+        with self._lock:
+            found = self._workers.pop(key, None)
+            if found is not None and not found.alive:
+                found.stop()
+                found = None
+            extra = []
+            while len(self._workers) >= self._resident:
+                extra.append(self._workers.popitem(last=False)[1])
+        for old in extra:
+            old.stop()
+        if found is None:
+            began = time.monotonic()
+            found = WorkerProcess({**opening(), "device": self.name}, self._environment)
+            logger.info("worker started device=%s seconds=%.2f", self.name, time.monotonic() - began)
+        with self._lock:
+            self._workers[key] = found
+        return found
+
+    def drop(self, key: tuple[str, ...]) -> None:
+        """End the worker of a key set, if there is one."""
+        with self._lock:
+            found = self._workers.pop(key, None)
+        if found is not None:
+            found.stop()
+
+    def drop_where(self, test: Callable[[tuple[str, ...]], bool]) -> None:
+        """End every worker whose key passes a test."""
+        with self._lock:
+            keys = [key for key in self._workers if test(key)]
+        for key in keys:
+            self.drop(key)
+
+    @property
+    def count(self) -> int:
+        """Processes alive."""
+        with self._lock:
+            return sum(w.alive for w in self._workers.values())
+
+    def close(self) -> None:
+        """End every worker."""
+        self.drop_where(lambda _key: True)

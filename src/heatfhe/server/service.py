@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server does, apart from HTTP: stores, limits and the dispatcher behind plain methods."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heatfhe.errors import ConfigError
+from heatfhe.server.auth import ClientBook
+from heatfhe.server.disk import folder_bytes, need_room
+from heatfhe.server.dispatch import Dispatcher
+from heatfhe.server.events import EventHub
+from heatfhe.server.jobs import ACTIVE, Job, JobStore
+from heatfhe.server.keys import KeySetStatus, KeyStore
+from heatfhe.server.limits import RateLimiter
+from heatfhe.server.metrics import Metrics
+from heatfhe.server.models import ServedModel, admit
+from heatfhe.server.pool import Device
+from heatfhe.server.queue import FairQueue
+from heatfhe.server.sessions import Session, SessionStore
+from heatfhe.server.settings import Settings
+from heatfhe.server.work import units
+from heatfhe.wire import JobHead, KeyManifest, Limits, Refusal, job_limits
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """One server: every method takes the authenticated client's name first and touches nobody else's things."""
+
+    def __init__(self, settings: Settings, models: Mapping[str, ServedModel]) -> None:
+        for model in models.values():
+            admit(model, settings)
+        self.settings, self.models = settings, dict(models)
+        self.home = settings.folder / "clients"
+        self.home.mkdir(parents=True, exist_ok=True)
+        settings.folder.chmod(0o700)
+        self.book = ClientBook(settings.folder / "clients.json")
+        self.keys = KeyStore(
+            self.home,
+            quota=settings.client_bytes,
+            most=settings.key_sets_per_client,
+            reserve=settings.reserve_bytes,
+        )
+        self.sessions = SessionStore(self.home, most=settings.sessions_per_client)
+        self.jobs, self.events, self.metrics = JobStore(self.home), EventHub(), Metrics()
+        self.queue = FairQueue(most=settings.queue_jobs, most_per_client=settings.queue_jobs_per_client)
+        self.rates = RateLimiter(settings.requests_per_second, settings.request_burst)
+        environment = dict(settings.worker_environment)
+        self._devices = [
+            Device(d, resident=settings.resident_workers, environment=environment) for d in settings.devices
+        ]
+        self.dispatcher = Dispatcher(
+            self._devices, self.queue, self.jobs, self.events, self.metrics, self._describe, self._ended
+        )
+        self._submit = threading.Lock()
+        self._stop = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, daemon=True)
+        self._lock_file = (settings.folder / "lock").open("ab")
+
+    def start(self) -> None:
+        """Take the folder, tidy what a killed process left, go on with its jobs."""
+        import fcntl
+
+        try:
+            fcntl.flock(self._lock_file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as err:
+            raise ConfigError(f"{self.settings.folder}: another server uses this folder; stop it first") from err
+        for incoming in self.home.glob("*/incoming"):
+            shutil.rmtree(incoming, ignore_errors=True)
+        self.dispatcher.start()
+        self._sweeper.start()
+
+    def close(self) -> None:
+        """End workers and threads; what is on disk goes on at the next start."""
+        self._stop.set()
+        self.dispatcher.close()
+        self._lock_file.close()
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def model(self, name: str) -> ServedModel:
+        """A model by name."""
+        if name not in self.models:
+            raise Refusal("not_found", "this server has no such model", "see GET /v1/models")
+        return self.models[name]
+
+    def by_config(self, config_id: str) -> ServedModel:
+        """The model with a configuration; 410 when it is no longer served."""
+        for model in self.models.values():
+            if model.config.config_id == config_id:
+                return model
+        raise Refusal(
+            "stale_config",
+            "this configuration is not served any more",
+            "fetch the model's configuration again and make keys for it",
+        )
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
+
+    def register_keys(self, client: str, manifest: KeyManifest) -> KeySetStatus:
+        """Announce a key set."""
+        self.by_config(manifest.config_id)
+        return self.keys.register(client, manifest, now=time.time())
+
+    def delete_keys(self, client: str, key_set: str) -> None:
+        """Delete a key set and its worker; refused while a session needs it."""
+        self.keys.status(client, key_set)
+        if any(s.key_set == key_set for s in self.sessions.all(client)):
+            raise Refusal("conflict", "sessions use this key set", "delete them first: DELETE /v1/sessions/{id}")
+        for device in self._devices:
+            device.drop_where(lambda key: key[1:] == (client, key_set))
+        self.keys.delete(client, key_set)
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def open_session(self, client: str, config_id: str, key_set: str) -> Session:
+        """An empty session for a complete key set of the same configuration."""
+        model = self.by_config(config_id)
+        status = self.keys.status(client, key_set)
+        if status.config_id != config_id:
+            raise Refusal("key_mismatch", "the key set was made for another configuration", "make keys for this one")
+        if not status.complete:
+            raise Refusal(
+                "key_set_incomplete", f"{len(status.missing)} keys have not arrived", "finish the upload of the key set"
+            )
+        now = time.time()
+        self.keys.touch(client, key_set, now=now)
+        return self.sessions.create(client, model=model.config.model, config_id=config_id, key_set=key_set, now=now)
+
+    def delete_session(self, client: str, session: str) -> None:
+        """Delete a session and its jobs; refused while one is active."""
+        self.sessions.get(client, session)
+        with self._submit:
+            if self.jobs.active(client=client, session=session):
+                raise Refusal("conflict", "a job of this session is active", "cancel it first")
+            self.sessions.delete(client, session)
+            self.jobs.forget(session)
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def limits(self, model: ServedModel) -> Limits:
+        """How large a job for a model may be."""
+        found = job_limits(model.config.params, context=model.config.context, parts=model.parts)
+        most = min(found.total_bytes, self.settings.request_bytes)
+        return Limits(
+            header_bytes=found.header_bytes,
+            blocks=found.blocks,
+            block_bytes=min(found.block_bytes, most),
+            total_bytes=most,
+        )
+
+    def incoming(self, client: str, size: int) -> Path:
+        """Where an upload of a job may be written, once there is room and quota for it."""
+        need_room(self.home, size, reserve=self.settings.reserve_bytes)
+        used = folder_bytes(self.home / client)
+        if used + size > self.settings.client_bytes:
+            raise Refusal(
+                "quota",
+                f"{size} bytes do not fit: {used} of {self.settings.client_bytes} are used",
+                "delete sessions or key sets",
+            )
+        folder = self.home / client / "incoming"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / secrets.token_hex(16)
+
+    def check_job(self, client: str, session: str, head: JobHead) -> tuple[ServedModel, Session]:
+        """Refuse a job from its header alone, before a ciphertext is read."""
+        record = self.sessions.get(client, session)
+        model = self.by_config(record.config_id)
+        if head.config_id != record.config_id:
+            self.by_config(head.config_id)
+            raise Refusal("conflict", "the session was opened for another configuration", "open a session for this one")
+        if head.plan != model.config.plan:
+            raise Refusal("stale_config", "the job was made for another plan", "fetch the configuration again")
+        if head.key_set != record.key_set:
+            raise Refusal("key_mismatch", "the session uses another key set", "encrypt under the session's keys")
+        if head.steps > self.settings.max_steps:
+            raise Refusal("too_large", f"{head.steps} steps exceed {self.settings.max_steps}", "ask for fewer steps")
+        if head.noise and head.parts != model.parts:
+            raise Refusal("bad_message", f"noise comes in {model.parts} parts at this plan", "see docs/formats.md")
+        return model, record
+
+    def submit(
+        self, client: str, session: str, head: JobHead, *, upload: Path, digest: str, idempotency: str
+    ) -> tuple[Job, bool]:
+        """Queue a checked upload as a job; False when this idempotency key already made it."""
+        with self._submit:
+            known = self.jobs.by_key(client, idempotency)
+            if known is not None:
+                if known.request != digest or known.session != session:
+                    raise Refusal("conflict", "this idempotency key was used for another job", "make a new key per job")
+                return known, False
+            model, record = self.check_job(client, session, head)
+            if self.jobs.active(client=client, session=session):
+                raise Refusal("conflict", "a job of this session is active", "wait for its end, or cancel it")
+            if head.start != record.position:
+                raise Refusal(
+                    "conflict",
+                    f"the session holds {record.position} positions, the job starts at {head.start}",
+                    "start at facts.position",
+                    facts={"position": record.position, "pending": record.pending},
+                )
+            last = record.position + record.pending + head.inputs + head.steps - 1
+            if last > model.config.context:
+                raise Refusal(
+                    "too_large",
+                    f"{last} positions exceed the context of {model.config.context}",
+                    "shorten the prompt, ask for fewer steps, or open a new session",
+                )
+            price = model.config.price
+            work = units(head.mode, head.steps, head.inputs, record.pending)
+            self.queue.check_room(client, seconds_per_job=price.seconds_per_token * len(work))
+            now = time.time()
+            job = self.jobs.create(
+                client,
+                session=session,
+                mode=head.mode,
+                steps=head.steps,
+                inputs=head.inputs,
+                pending=record.pending,
+                units=len(work),
+                idempotency=idempotency,
+                upload=upload,
+                digest=digest,
+                now=now,
+            )
+            self.sessions.touch(client, session, now=now)
+            self.keys.touch(client, record.key_set, now=now)
+            self.queue.put(client, session, job.job)
+        self.events.publish(job.job, state="queued", ahead=self.queue.ahead(job.job) or 0)
+        return job, True
+
+    def cancel(self, client: str, job: str) -> Job:
+        """Cancel a job; one that has ended stays as it is."""
+        found = self.jobs.get(client, job)
+        if found.state in ACTIVE:
+            self.dispatcher.cancel(found)
+        return self.jobs.get(client, job)
+
+    def gauges(self) -> dict[str, float]:
+        """Numbers of this moment for the metrics."""
+        return {
+            "heatfhe_queue_jobs": len(self.queue),
+            "heatfhe_running_jobs": self.dispatcher.running,
+            "heatfhe_workers": sum(d.count for d in self._devices),
+        }
+
+    def _describe(self, job: Job) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]:
+        session = self.sessions.get(job.client, job.session)
+        model = self.by_config(session.config_id)
+        limits = self.limits(model)
+        opening = {
+            **model.opening,
+            "keys": {"folder": str(self.home / job.client), "key_set": session.key_set},
+            "memory": self.settings.worker_bytes,
+            "limits": {name: getattr(limits, name) for name in limits.__slots__},
+        }
+        order = {
+            "job": job.job,
+            "job_folder": str(self.jobs.folder(job.client, job.job)),
+            "session_folder": str(self.sessions.folder(job.client, job.session)),
+            "pending": job.pending,
+            "seconds_per_unit": model.config.price.seconds_per_token,
+        }
+        return (session.config_id, job.client, session.key_set), opening, order
+
+    def _ended(self, job: Job) -> None:
+        (self.jobs.folder(job.client, job.job) / "request.bin").unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        while not self._stop.wait(60):
+            try:
+                self.sweep(now=time.time())
+            except Exception:
+                logger.exception("expiry failed")
+
+    def sweep(self, *, now: float) -> None:
+        """Remove what has expired: jobs, then sessions, then key sets no session needs."""
+        s = self.settings
+        self.jobs.expire(now=now, after=s.job_seconds)
+        busy = frozenset(j.session for j in self.jobs.active())
+        for _, session in self.sessions.expire(now=now, after=s.session_seconds, keep=busy):
+            self.jobs.forget(session)
+        clients = [p.name for p in self.home.iterdir() if p.is_dir()]
+        needed = [(c, x.key_set) for c in clients for x in self.sessions.all(c)]
+        for client, key_set in self.keys.expire(now=now, after=s.key_seconds, keep=needed):
+            for device in self._devices:
+                device.drop_where(lambda key, owner=(client, key_set): key[1:] == owner)  # type: ignore[misc]
+
+
+def remove_upload(path: Path) -> None:
+    """Drop an upload that did not become a job."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

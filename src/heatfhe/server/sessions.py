@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions: one conversation each, with an owner, a key set, an encrypted cache, a byte count and an expiry."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heatfhe.files import read_json, write_json
+from heatfhe.server.disk import disk_errors, folder_bytes
+from heatfhe.server.journal import Journal
+from heatfhe.wire import Refusal
+
+KIND, VERSION = "heatfhe-session", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One session as stored; ``position`` is how many tokens its cache holds."""
+
+    session: str
+    client: str
+    model: str
+    config_id: str
+    key_set: str
+    created: int
+    used: int
+    position: int
+    pending: bool
+    size: int
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("session", "model", "config_id", "key_set", "created", "used", "position", "pending", "size")
+        return {name: getattr(self, name) for name in names}
+
+
+class SessionStore:
+    """Sessions of every client below one folder: clients/<client>/sessions/<session>/."""
+
+    def __init__(self, folder: Path, *, most: int) -> None:
+        self._folder, self._most = folder, most
+        self._lock = threading.RLock()
+
+    def folder(self, client: str, session: str) -> Path:
+        """Where a session lives."""
+        return self._folder / client / "sessions" / session
+
+    def create(self, client: str, *, model: str, config_id: str, key_set: str, now: float) -> Session:
+        """Open an empty session."""
+        with self._lock:
+            home = self._folder / client / "sessions"
+            if home.exists() and len([p for p in home.iterdir() if p.is_dir()]) >= self._most:
+                raise Refusal(
+                    "quota", f"this client already has {self._most} sessions", "delete one: DELETE /v1/sessions/{id}"
+                )
+            session = secrets.token_hex(16)
+            body = {"model": model, "config_id": config_id, "key_set": key_set, "created": int(now), "used": int(now)}
+            with disk_errors():
+                try:
+                    (home / session).mkdir(parents=True)
+                    write_json(home / session / "session.json", KIND, VERSION, body)
+                except OSError:
+                    shutil.rmtree(home / session, ignore_errors=True)
+                    raise
+            return self.get(client, session)
+
+    def get(self, client: str, session: str) -> Session:
+        """One session, or a refusal that does not say whether someone else has it."""
+        with self._lock:
+            folder = self.folder(client, session)
+            if not (folder / "session.json").exists():
+                raise Refusal("not_found", "no such session", "open one: POST /v1/sessions")
+            body = read_json(folder / "session.json", KIND, (VERSION,))
+            head = Journal(folder).head()
+            size = folder_bytes(folder)
+            return Session(
+                session=session, client=client, position=head.position, pending=head.pending, size=size, **body
+            )
+
+    def all(self, client: str) -> list[Session]:
+        """Every session of a client."""
+        with self._lock:
+            home = self._folder / client / "sessions"
+            names = sorted(p.parent.name for p in home.glob("*/session.json")) if home.exists() else []
+            return [self.get(client, name) for name in names]
+
+    def touch(self, client: str, session: str, *, now: float) -> None:
+        """Note that a session was used."""
+        with self._lock:
+            path = self.folder(client, session) / "session.json"
+            body = read_json(path, KIND, (VERSION,))
+            with disk_errors():
+                write_json(path, KIND, VERSION, {**body, "used": int(now)})
+
+    def delete(self, client: str, session: str) -> None:
+        """Remove a session with its cache."""
+        with self._lock:
+            self.get(client, session)
+            shutil.rmtree(self.folder(client, session))
+
+    def expire(self, *, now: float, after: float, keep: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
+        """Delete sessions not used for ``after`` seconds; returns (client, session)."""
+        gone = []
+        with self._lock:
+            for client in sorted(p.name for p in self._folder.iterdir() if p.is_dir()):
+                for session in self.all(client):
+                    if now - session.used > after and session.session not in keep:
+                        self.delete(client, session.session)
+                        gone.append((client, session.session))
+        return gone

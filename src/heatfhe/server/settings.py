@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator decides: where things live, what is served, and every limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heatfhe.errors import ConfigError
+from heatfhe.wire import is_name
+
+DAY = 86_400
+_POSITIVE = (
+    *("resident_workers", "queue_jobs", "queue_jobs_per_client", "sessions_per_client", "key_sets_per_client"),
+    *("client_bytes", "chunk_bytes", "max_steps", "key_seconds", "session_seconds", "job_seconds"),
+    *("requests_per_second", "request_burst", "body_seconds", "request_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """One model to serve: a plan and the circuit it belongs to, with options for its engine."""
+
+    name: str
+    plan: Path
+    circuit: Path
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name) or "/" in self.name:
+            raise ConfigError(f"model name {self.name!r} must be plain letters, digits and ._:+=-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a server is told. Sizes are bytes, times seconds.
+
+    ``insecure`` allows parameter sets named insecure-...; ``simulate`` runs every plan on the clear engine, which
+    encrypts nothing. ``joined`` lets client code live in the same process: tests of simulated models only.
+    """
+
+    folder: Path
+    models: tuple[ModelSource, ...]
+    insecure: bool = False
+    simulate: bool = False
+    joined: bool = False
+    devices: tuple[str, ...] = ("cpu",)
+    resident_workers: int = 2
+    worker_bytes: int | None = None
+    queue_jobs: int = 64
+    queue_jobs_per_client: int = 8
+    sessions_per_client: int = 32
+    key_sets_per_client: int = 4
+    client_bytes: int = 1 << 36
+    reserve_bytes: int = 1 << 28
+    chunk_bytes: int = 8 << 20
+    request_bytes: int = 4 << 30
+    max_steps: int = 1024
+    key_seconds: int = 30 * DAY
+    session_seconds: int = 7 * DAY
+    job_seconds: int = DAY
+    requests_per_second: float = 50.0
+    request_burst: int = 200
+    body_seconds: float = 120.0
+    open_metrics: bool = True
+    worker_environment: tuple[tuple[str, str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ConfigError("a server needs at least one model; give --plan and --circuit")
+        if len({m.name for m in self.models}) != len(self.models):
+            raise ConfigError("two models share a name; give each its own")
+        if self.joined and not self.simulate:
+            raise ConfigError("client code may share the server's process only with simulate, which encrypts nothing")
+        if not self.devices or len(set(self.devices)) != len(self.devices):
+            raise ConfigError("devices must be at least one, each named once")
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker process: one device, one client's key set. Orders come as JSON lines on stdin, facts leave on stdout.
+
+It parses ciphertexts from strangers, so it runs under a memory cap and away from the process that answers requests. It
+ends at once when its parent does: the pipe closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TextIO
+
+from heatfhe.errors import HeatError, MissingKeyError, WireError
+from heatfhe.server.wall import close_wall
+from heatfhe.server.work import Assignment, CancelledWork, Runner, perform
+from heatfhe.wire import Limits, MessageFile
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class _Orders:
+    """Reads stdin on a thread: run orders queue up, cancel orders act at once, the end of the pipe ends the process."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.runs: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._cancelled: set[str] = set()
+        self._stream = stream
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def cancelled(self, job: str) -> bool:
+        return job in self._cancelled
+
+    def _read(self) -> None:
+        for line in self._stream:
+            order = json.loads(line)
+            if "cancel" in order:
+                self._cancelled.add(order["cancel"])
+            else:
+                self.runs.put(order)
+        os._exit(0)
+
+
+def main() -> int:
+    """Entry point: ``python -m heatfhe.server.worker``, told everything on stdin."""
+    facts = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints must not speak on the facts' pipe
+    close_wall()
+
+    def emit(fact: Mapping[str, Any]) -> None:
+        facts.write(json.dumps(fact) + "\n")
+        facts.flush()
+
+    first = json.loads(sys.stdin.readline())
+    if first["memory"]:
+        resource.setrlimit(resource.RLIMIT_AS, (first["memory"], first["memory"]))
+    orders = _Orders(sys.stdin)
+    try:
+        from heatfhe.server.program import open_runner
+
+        runner = open_runner(first)
+    except (HeatError, MemoryError, OSError) as err:
+        emit({"broken": _code(err), "message": _message(err)})
+        return 1
+    emit({"ready": True})
+    while True:
+        order = orders.runs.get()
+        emit(_run(runner, order, orders, emit, Limits(**first["limits"])))
+
+
+def _run(runner: Runner, order: dict[str, Any], orders: _Orders, emit: Any, limits: Limits) -> dict[str, Any]:
+    job = order["job"]
+    task = Assignment(
+        job=job,
+        job_folder=Path(order["job_folder"]),
+        session_folder=Path(order["session_folder"]),
+        pending=order["pending"],
+        seconds_per_unit=order["seconds_per_unit"],
+    )
+    try:
+        message = MessageFile(task.job_folder / "request.bin", limits, kinds=("job",))
+        perform(runner, message, task, emit=lambda fact: emit({"fact": fact}), cancelled=lambda: orders.cancelled(job))
+    except CancelledWork:
+        return {"end": job, "state": "cancelled"}
+    except (HeatError, MemoryError, OSError, ArithmeticError, ValueError) as err:
+        return {"end": job, "state": "failed", "error": _code(err), "message": _message(err)}
+    return {"end": job, "state": "done"}
+
+
+def _code(err: BaseException) -> str:
+    if isinstance(err, MissingKeyError):
+        return "key_mismatch"
+    if isinstance(err, WireError):
+        return "bad_ciphertext"
+    if isinstance(err, OSError) and err.errno in _FULL:
+        return "disk_full"
+    return "engine_failed"
+
+
+def _message(err: BaseException) -> str:
+    if isinstance(err, MemoryError):
+        return "the worker's memory cap was reached"
+    if isinstance(err, OSError):
+        return f"the worker met a system error: {errno.errorcode.get(err.errno or 0, 'unknown')}"
+    return str(err)[:500] if isinstance(err, HeatError) else f"the engine failed with {type(err).__name__}"
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        sys.exit(main())
