@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slots to integer coefficients and back: the canonical embedding, by one twisted FFT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError
+
+LARGEST = float(1 << 62)
+
+
+class Encoder:
+    """Slot j is the value of the polynomial at zeta^(5^j), zeta = exp(i pi / N).
+
+    Domain  at most N/2 slots, a power of two; fewer slots repeat with their period.
+    Bound   |decode(encode(z, D) / D) - z| <= N / (2 D) in every slot, rounding of doubles (2^-50 relative) aside.
+    Source  Cheon, Kim, Kim, Song, "Homomorphic encryption for arithmetic of approximate numbers", 2017.
+    """
+
+    def __init__(self, ring_dimension: int) -> None:
+        n = self.ring_dimension = ring_dimension
+        powers = np.ones(n // 2, dtype=np.int64)
+        for j in range(1, n // 2):
+            powers[j] = powers[j - 1] * 5 % (2 * n)
+        self._place = powers >> 1
+        self._twist = np.exp(1j * np.pi * np.arange(n) / n)
+
+    def embed(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Real coefficients of the polynomial with these slots."""
+        n = self.ring_dimension
+        z = np.asarray(values)
+        if z.ndim != 1 or z.size == 0 or z.size & (z.size - 1) or z.size > n // 2:
+            raise ConfigError(f"slots must be a power of two of at most {n // 2} values, got shape {z.shape}")
+        if not np.isfinite(z).all():
+            raise ConfigError("slots must be finite numbers")
+        z = np.tile(z, n // 2 // z.size)
+        points = np.empty(n, dtype=np.complex128)
+        points[self._place] = z
+        points[n - 1 - self._place] = z.conj()
+        out: NDArray[np.float64] = (np.fft.fft(points) / n * self._twist.conj()).real
+        return out
+
+    def encode(self, values: NDArray[Any], scale: float) -> NDArray[np.int64]:
+        """Integer coefficients at a scale."""
+        coefficients = np.rint(self.embed(values) * scale)
+        if np.abs(coefficients).max() >= LARGEST:
+            raise ConfigError(f"a plaintext at scale 2^{np.log2(scale):.1f} does not fit 62 bits; make its values smaller")
+        return coefficients.astype(np.int64)
+
+    def decode(self, coefficients: NDArray[np.float64]) -> NDArray[np.complex128]:
+        """All N/2 slots of real coefficients."""
+        points = np.fft.ifft(coefficients * self._twist) * self.ring_dimension
+        out: NDArray[np.complex128] = points[self._place]
+        return out

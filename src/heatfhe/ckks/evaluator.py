@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CKKS arithmetic on ciphertexts, written once over any kernels, with exact scale tracking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyTable, conjugation_element, galois_element
+from heatfhe.ckks.kernels import Words
+from heatfhe.ckks.keyswitch import KeySwitcher
+from heatfhe.ckks.ring import Ciphertext, Ring, same_scale
+from heatfhe.errors import EngineError, OutOfLevelsError
+
+
+class Evaluator:
+    """Operations on ciphertexts of one ring under one table of keys. Holds nothing secret.
+
+    Noise of the operations, standard deviation in the slots with h = 2N/3: a rescale or a key switch adds
+    sqrt((h + 1) / 12) * sqrt(N) / scale at the resulting scale; a product carries its operands' noise times the other
+    operand.
+    """
+
+    def __init__(self, ring: Ring, keys: KeyTable) -> None:
+        self.ring = ring
+        self.switch = KeySwitcher(ring, keys)
+
+    # -- sums ---------------------------------------------------------------------------------------------------------
+
+    def _match(self, a: Ciphertext, b: Ciphertext, what: str) -> None:
+        if a.level != b.level:
+            raise EngineError(f"{what}: levels {a.level} and {b.level} differ; drop the higher operand first")
+        if not same_scale(a.scale, b.scale):
+            raise EngineError(f"{what}: scales 2^{math.log2(a.scale):.9f} and 2^{math.log2(b.scale):.9f} differ")
+
+    def add(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
+        self._match(a, b, "add")
+        return Ciphertext(a.level, a.scale, self.ring.kernels.add(a.data, b.data, self.ring.rows(a.level)))
+
+    def sub(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
+        self._match(a, b, "sub")
+        return Ciphertext(a.level, a.scale, self.ring.kernels.sub(a.data, b.data, self.ring.rows(a.level)))
+
+    def negate(self, a: Ciphertext) -> Ciphertext:
+        return Ciphertext(a.level, a.scale, self.ring.kernels.negate(a.data, self.ring.rows(a.level)))
+
+    def add_polynomial(self, a: Ciphertext, p: Words) -> Ciphertext:
+        """Sum with a plaintext polynomial (limbs, N) at the ciphertext's scale."""
+        data = a.data.copy()
+        data[0] = self.ring.kernels.add(a.data[0], p, self.ring.rows(a.level))
+        return Ciphertext(a.level, a.scale, data)
+
+    def add_constant(self, a: Ciphertext, value: float) -> Ciphertext:
+        """Sum with a real constant in every slot."""
+        rows = self.ring.rows(a.level)
+        residues = self.ring.constant(round(Fraction(value) * Fraction(a.scale)), rows)
+        return self.add_polynomial(a, np.repeat(residues[:, None], self.ring.chain.ring_dimension, axis=1))
+
+    def times_integer(self, a: Ciphertext, k: int) -> Ciphertext:
+        """Product with an integer; no level."""
+        rows = self.ring.rows(a.level)
+        return Ciphertext(a.level, a.scale, self.ring.kernels.scale(a.data, self.ring.constant(k, rows), rows))
+
+    def times_i(self, a: Ciphertext) -> Ciphertext:
+        """Product with the imaginary unit: X^(N/2), exact and free of levels."""
+        rows = self.ring.rows(a.level)
+        return Ciphertext(a.level, a.scale, self.ring.kernels.product(a.data, self.ring.imaginary_unit(a.level), rows))
+
+    # -- products -----------------------------------------------------------------------------------------------------
+
+    def _need_level(self, level: int, what: str) -> None:
+        if level < 1:
+            raise OutOfLevelsError(f"{what}: needs 1 level, has {level}; bootstrap the operand first")
+
+    def multiply_sum(self, pairs: Sequence[tuple[Ciphertext, Ciphertext]]) -> Ciphertext:
+        """Sum of products: one relinearisation, one division by P and the rescale together."""
+        if not pairs:
+            raise EngineError("multiply_sum: needs at least one pair")
+        level, scale = pairs[0][0].level, pairs[0][0].scale * pairs[0][1].scale
+        for a, b in pairs:
+            if a.level != level or b.level != level or not same_scale(a.scale * b.scale, scale):
+                raise EngineError(f"multiply_sum: operands at levels {a.level} and {b.level}, want {level} and equal scales")
+        self._need_level(level, "multiply")
+        ring = self.ring
+        tensor = ring.kernels.tensor([(a.data, b.data) for a, b in pairs], ring.rows(level))
+        product = self.switch.product(self.switch.decompose(tensor[2], level), level, RELINEARISE)
+        data = self.switch.mod_down(self.switch.raised(tensor[:2], level, product), level, level - 1)
+        return Ciphertext(level - 1, self._below(scale, level), data)
+
+    def multiply(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
+        return self.multiply_sum([(a, b)])
+
+    def _below(self, scale: float, level: int) -> float:
+        """The scale after a rescale; snapped to the canonical one where it is that up to rounding of doubles."""
+        out = scale / float(self.ring.ratio(level, level - 1))
+        if level - 1 < len(self.ring.scales) and same_scale(out, self.ring.scales[level - 1]):
+            return self.ring.scales[level - 1]
+        return out
+
+    def plain_scale(self, level: int, scale: float | None = None) -> float:
+        """The scale a factor needs for the product to land on the canonical scale one level down."""
+        now = self.ring.scales[level] if scale is None else scale
+        return self.ring.scales[level - 1] * float(self.ring.ratio(level, level - 1)) / now
+
+    def rescale(self, a: Ciphertext) -> Ciphertext:
+        """One level down: round(x E / D)."""
+        self._need_level(a.level, "rescale")
+        data = self.ring.kernels.divide(a.data, self.ring.step(a.level, a.level - 1))
+        return Ciphertext(a.level - 1, self._below(a.scale, a.level), data)
+
+    def multiply_constant(self, a: Ciphertext, value: float | complex, *, scale: float | None = None) -> Ciphertext:
+        """Product with a constant, rescaled; ``scale`` is the factor's, canonical if not given."""
+        self._need_level(a.level, "multiply_plain")
+        rows = self.ring.rows(a.level)
+        s = self.plain_scale(a.level, a.scale) if scale is None else scale
+        if isinstance(value, complex) and value.imag != 0.0:
+            return self.multiply_plains([(a, self.ring.plaintext(np.array([value]), s, rows))], s)
+        value = value.real
+        factor = self.ring.constant(round(Fraction(value) * Fraction(s)), rows)
+        return self.rescale(Ciphertext(a.level, a.scale * s, self.ring.kernels.scale(a.data, factor, rows)))
+
+    def multiply_plains(self, pairs: Sequence[tuple[Ciphertext, Words]], scale: float) -> Ciphertext:
+        """Sum of products with prepared plaintexts of one scale: one rescale."""
+        level, now = pairs[0][0].level, pairs[0][0].scale
+        self._need_level(level, "multiply_plain")
+        for a, _ in pairs:
+            if a.level != level or not same_scale(a.scale, now):
+                raise EngineError(f"multiply_plain_sum: operand at level {a.level}, want {level} and equal scales")
+        rows = self.ring.rows(level)
+        if len(pairs) == 1:
+            data = self.ring.kernels.product(pairs[0][0].data, pairs[0][1], rows)
+        else:
+            values = np.stack([a.data for a, _ in pairs])
+            plains = np.stack([p for _, p in pairs])
+            data = self.ring.kernels.multiply_accumulate(values, np.arange(len(pairs), dtype=np.int64), plains, rows)
+        return self.rescale(Ciphertext(level, now * scale, data))
+
+    def drop(self, a: Ciphertext, level: int, *, scale: float | None = None) -> Ciphertext:
+        """The same value at a lower level and its canonical (or the given) scale: one exact division, whatever the distance.
+
+        Levels are not nested, so limbs cannot just be left out: multiply by round(scale' D / (E scale)), divide by D/E.
+        """
+        target = self.ring.scales[level] if scale is None else scale
+        if level == a.level and same_scale(target, a.scale):
+            return a
+        if not 0 <= level < a.level:
+            raise OutOfLevelsError(f"drop: cannot go from level {a.level} to level {level}")
+        ratio = self.ring.ratio(a.level, level)
+        factor = round(Fraction(target) * ratio / Fraction(a.scale))
+        rows = self.ring.rows(a.level)
+        data = self.ring.kernels.scale(a.data, self.ring.constant(factor, rows), rows)
+        return Ciphertext(level, target, self.ring.kernels.divide(data, self.ring.step(a.level, level)))
+
+    # -- automorphisms ------------------------------------------------------------------------------------------------
+
+    def apply_galois(self, a: Ciphertext, elements: Sequence[int]) -> list[Ciphertext]:
+        """Several automorphisms of one ciphertext, sharing its decomposition."""
+        digits = self.switch.decompose(a.data[1], a.level)
+        out = []
+        for element in elements:
+            product = self.switch.product(digits, a.level, GALOIS, element)
+            self.switch.raised(a.data[:1], a.level, product[:1])
+            data = self.ring.kernels.automorphism(self.switch.mod_down(product, a.level), element)
+            out.append(Ciphertext(a.level, a.scale, data))
+        return out
+
+    def rotate_many(self, a: Ciphertext, by: Sequence[int]) -> list[Ciphertext]:
+        """Hoisted rotations, in the order asked."""
+        n = self.ring.chain.ring_dimension
+        elements = [galois_element(k, n) for k in by]
+        moved = sorted({g for g in elements if g != 1})
+        results = dict(zip(moved, self.apply_galois(a, moved))) if moved else {}
+        return [a if g == 1 else results[g] for g in elements]
+
+    def rotate(self, a: Ciphertext, by: int) -> Ciphertext:
+        return self.rotate_many(a, [by])[0]
+
+    def conjugate(self, a: Ciphertext) -> Ciphertext:
+        return self.apply_galois(a, [conjugation_element(self.ring.chain.ring_dimension)])[0]
+
+    def plaintext(self, values: NDArray[Any], level: int) -> Words:
+        """Slots encoded as a factor at a level."""
+        return self.ring.plaintext(values, self.plain_scale(level), self.ring.rows(level))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A chain bound to its kernels: rows of every level, tables of every step, plaintexts, ciphertexts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.ckks.chain import Chain
+from heatfhe.ckks.encoding import Encoder
+from heatfhe.ckks.kernels import DigitPlan, Division, Kernels, Rows, Words
+from heatfhe.ckks.kernels.plans import conversion, digit_plan, division
+from heatfhe.errors import EngineError
+
+SCALE_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ciphertext:
+    """(b, a) with b + a s = scale * message + error, as evaluations (2, limbs, N) modulo the primes of its level."""
+
+    level: int
+    scale: float
+    data: Words
+
+
+def same_scale(a: float, b: float) -> bool:
+    """Equal to rounding: anything looser would be a silent relative error of the message."""
+    return abs(a / b - 1) <= SCALE_TOLERANCE
+
+
+class Ring:
+    """Chain, kernels and encoder, with every table made once and kept."""
+
+    def __init__(self, chain: Chain, kernels: Kernels) -> None:
+        if kernels.moduli != chain.moduli or kernels.ring_dimension != chain.ring_dimension:
+            raise EngineError("these kernels were made for another chain")
+        self.chain = chain
+        self.kernels = kernels
+        self.encoder = Encoder(chain.ring_dimension)
+        self.scales = chain.scales()
+        self.special = np.array(chain.special_rows, dtype=np.int64)
+        self._cache: dict[tuple[Any, ...], Any] = {}
+
+    def rows(self, level: int) -> Rows:
+        """Prime indices of a level."""
+        return self._keep(("rows", level), lambda: np.array(self.chain.rows(level), dtype=np.int64))
+
+    def extended(self, level: int) -> Rows:
+        """Prime indices of a level and the special primes."""
+        return self._keep(("extended", level), lambda: np.concatenate([self.rows(level), self.special]))
+
+    def key_places(self, level: int, cap: int) -> Rows:
+        """Limbs of a key made for cap that an extended level reads."""
+
+        def make() -> Rows:
+            place = {row: i for i, row in enumerate(self.chain.key_rows(cap))}
+            return np.array([place[int(r)] for r in self.extended(level)], dtype=np.int64)
+
+        return self._keep(("places", level, cap), make)
+
+    def _keep(self, name: tuple[Any, ...], make: Any) -> Any:
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
+
+    def digit_plan(self, level: int) -> DigitPlan:
+        """Decomposition at a level."""
+        c = self.chain
+        plan: DigitPlan = self._keep(
+            ("digits", level), lambda: digit_plan(c.moduli, list(c.rows(level)), list(c.special_rows), c.digits(level))
+        )
+        return plan
+
+    def step(self, source: int, target: int, *, extended: bool = False) -> Division:
+        """round(x E / D) from a level, with the special primes or without, to a level."""
+        c = self.chain
+
+        def make() -> Division:
+            src = [*c.rows(source), *(c.special_rows if extended else ())]
+            return division(c.moduli, src, list(c.rows(target)))
+
+        plan: Division = self._keep(("step", source, target, extended), make)
+        return plan
+
+    def ratio(self, source: int, target: int) -> Fraction:
+        """D / E between two levels: what the scale is divided by, exactly."""
+        now, below = set(self.chain.rows(source)), set(self.chain.rows(target))
+        moduli = self.chain.moduli
+        left = math.prod(moduli[i] for i in now - below)
+        entered = math.prod(moduli[i] for i in below - now)
+        return Fraction(left, entered)
+
+    def special_factors(self, level: int) -> Words:
+        """P modulo each prime of a level."""
+        p = math.prod(self.chain.special)
+        return self._keep(("factors", level), lambda: self.constant(p, self.rows(level)))  # type: ignore[no-any-return]
+
+    def constant(self, value: int, rows: Rows) -> Words:
+        """An integer modulo each prime."""
+        return np.array([value % self.chain.moduli[r] for r in rows], dtype=np.uint32)
+
+    def polynomial(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
+        """Evaluations of encoded slots."""
+        coefficients = self.encoder.encode(values, scale)
+        return self.kernels.ntt(self.kernels.residues(coefficients, rows), rows)
+
+    def plaintext(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
+        """Encoded slots, ready to be multiplied."""
+        return self.kernels.prepare(self.polynomial(values, scale, rows), rows)
+
+    def imaginary_unit(self, level: int) -> Words:
+        """X^(N/2), ready to be multiplied: i in every slot."""
+
+        def make() -> Words:
+            coefficients = np.zeros(self.chain.ring_dimension, dtype=np.int64)
+            coefficients[self.chain.ring_dimension // 2] = 1
+            rows = self.rows(level)
+            return self.kernels.prepare(self.kernels.ntt(self.kernels.residues(coefficients, rows), rows), rows)
+
+        return self._keep(("i", level), make)  # type: ignore[no-any-return]
+
+    def raise_base(self, special: int) -> DigitPlan:
+        """Lift of a polynomial from level 0 to its own primes and the first special ones: one digit."""
+        c = self.chain
+        rows = list(c.rows(0))
+
+        def make() -> DigitPlan:
+            return digit_plan(c.moduli, rows, list(c.special_rows)[:special], [rows])
+
+        plan: DigitPlan = self._keep(("base", special), make)
+        return plan
+
+    def lift(self, *, extended: bool) -> Any:
+        """Exact conversion from level 0 to the top, with the special primes or without."""
+        c = self.chain
+        dst = [*c.rows(c.top), *(c.special_rows if extended else ())]
+        return self._keep(("lift", extended), lambda: conversion(c.moduli, list(c.rows(0)), dst))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secret keys, the evaluation keys made from them, encryption and decryption: the client's side of the wall."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.ckks.expand import SEED_BYTES
+from heatfhe.ckks.keys import GALOIS, RELINEARISE, TO_DENSE, TO_SPARSE, Fresh, KeyId, SwitchKey, fresh_half, uniform_half
+from heatfhe.ckks.kernels import Rows, Words
+from heatfhe.ckks.ring import Ciphertext, Ring
+from heatfhe.ckks.secret.sampling import SPARSE_WEIGHT, gaussian, sparse_ternary, ternary
+from heatfhe.ckks.secret.source import SecretSource
+from heatfhe.errors import ConfigError
+
+DECODE_BITS = 110  # decryption reads as many limbs as hold this many bits
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SecretKey:
+    """The dense secret, and the sparse one that only bootstrapping passes through. Never printed, never sent."""
+
+    dense: NDArray[np.int64]
+    sparse: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        n = self.dense.size
+        if self.sparse.size != n or np.abs(self.dense).max(initial=0) > 1 or np.abs(self.sparse).max(initial=0) > 1:
+            raise ConfigError("a secret key has two ternary polynomials of equal length")
+        if np.count_nonzero(self.sparse) != min(SPARSE_WEIGHT, n // 2):
+            raise ConfigError("the sparse secret has another weight than the parameters say")
+
+
+def make_secret(ring_dimension: int, source: SecretSource) -> SecretKey:
+    """A new secret key."""
+    dense = ternary(ring_dimension, source)
+    return SecretKey(dense, sparse_ternary(ring_dimension, min(SPARSE_WEIGHT, ring_dimension // 2), source))
+
+
+class KeyMaker:
+    """Makes evaluation keys, encrypts and decrypts with one secret key."""
+
+    def __init__(self, ring: Ring, secret: SecretKey, source: SecretSource, params_hash: bytes) -> None:
+        if secret.dense.size != ring.chain.ring_dimension:
+            raise ConfigError(f"the secret key is of ring dimension {secret.dense.size}, the parameters of {ring.chain.ring_dimension}")
+        self._ring, self._source, self._hash = ring, source, params_hash
+        every = np.arange(len(ring.chain.moduli), dtype=np.int64)
+        self._dense = self._evaluate(secret.dense, every)
+        self._sparse = self._evaluate(secret.sparse, every)
+
+    def _evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
+        k = self._ring.kernels
+        return k.ntt(k.residues(coefficients, rows), rows)
+
+    def _multiply(self, x: Words, y: Words, rows: Rows) -> Words:
+        k = self._ring.kernels
+        return k.product(x, k.prepare(np.ascontiguousarray(y), rows), rows)
+
+    def _secrets(self, key: KeyId, rows: Rows) -> tuple[Words, Words]:
+        """(from, to) of a key: it turns what the first decrypts into what the second does."""
+        dense, sparse = self._dense[rows], self._sparse[rows]
+        if key.kind == RELINEARISE:
+            return self._multiply(dense, dense, rows), dense
+        if key.kind == GALOIS:
+            inverse = pow(key.element, -1, 2 * self._ring.chain.ring_dimension)
+            return dense, self._ring.kernels.automorphism(dense, inverse)
+        if key.kind == TO_SPARSE:
+            return dense, sparse
+        if key.kind == TO_DENSE:
+            return sparse, dense
+        raise ConfigError(f"no key has kind {key.kind}")
+
+    def switch_key(self, key: KeyId) -> SwitchKey:
+        """An evaluation key, its uniform half from a new seed of its own."""
+        ring, chain = self._ring, self._ring.chain
+        key.check(chain)
+        rows = np.array(key.rows(chain), dtype=np.int64)
+        special = [int(r) for r in rows if int(r) in chain.special_rows]
+        factor = math.prod(chain.moduli[r] for r in special)
+        source, target = self._secrets(key, rows)
+        message = ring.kernels.scale(source, ring.constant(factor, rows), rows)
+        seed = self._source.take(SEED_BYTES)
+        width, count = len(chain.special), key.digits(chain)
+        out = np.empty((count, len(rows), chain.ring_dimension), dtype=np.uint32)
+        for digit in range(count):
+            a = uniform_half(key, seed, digit, chain, self._hash)
+            error = self._evaluate(gaussian(chain.ring_dimension, self._source), rows)
+            b = ring.kernels.sub(error, self._multiply(a, target, rows), rows)
+            own = [i for i, r in enumerate(rows) if int(r) not in special and (count == 1 or int(r) // width == digit)]
+            b[own] = ring.kernels.add(b[own], message[own], rows[own])
+            out[digit] = b
+        return SwitchKey(key, seed, out)
+
+    def encrypt(self, values: NDArray[Any], level: int) -> Fresh:
+        """A fresh ciphertext at the canonical scale of a normal level."""
+        ring = self._ring
+        if not 0 <= level <= ring.chain.normal_levels:
+            raise ConfigError(f"fresh ciphertexts have levels 0 to {ring.chain.normal_levels}, got {level}")
+        rows, scale = ring.rows(level), ring.scales[level]
+        seed = self._source.take(SEED_BYTES)
+        a = fresh_half(seed, level, ring.chain, self._hash)
+        coefficients = ring.encoder.encode(values, scale) + gaussian(ring.chain.ring_dimension, self._source)
+        b = ring.kernels.sub(self._evaluate(coefficients, rows), self._multiply(a, self._dense[rows], rows), rows)
+        return Fresh(level, scale, seed, b)
+
+    def phase(self, ciphertext: Ciphertext) -> NDArray[np.float64]:
+        """b + a s as real coefficients, centred."""
+        ring, chain = self._ring, self._ring.chain
+        every = list(chain.rows(ciphertext.level))
+        count, bits = 0, 0.0
+        while count < len(every) and bits < DECODE_BITS:
+            bits += math.log2(chain.moduli[every[count]])
+            count += 1
+        rows = np.array(every[:count], dtype=np.int64)
+        b, a = np.ascontiguousarray(ciphertext.data[:, :count])
+        k = ring.kernels
+        residues = k.intt(k.add(b, self._multiply(a, self._dense[rows], rows), rows), rows)
+        return centred([chain.moduli[r] for r in rows], residues)
+
+    def decrypt(self, ciphertext: Ciphertext) -> NDArray[np.complex128]:
+        """All slots of a ciphertext."""
+        return self._ring.encoder.decode(self.phase(ciphertext) / ciphertext.scale)
+
+
+def centred(moduli: list[int], residues: Words) -> NDArray[np.float64]:
+    """Centred representatives of a residue system, as doubles, by mixed radix."""
+    total = math.prod(moduli)
+    value = np.zeros(residues.shape[-1], dtype=object)
+    for p, row in zip(moduli, residues):
+        rest = total // p
+        value = value + row.astype(object) * (rest * pow(rest, -1, p))
+    value = value % total
+    value = np.where(value > total // 2, value - total, value)
+    return value.astype(np.float64)
