@@ -160,7 +160,7 @@ def cutmax(
         square: T = centred * centred
         spread = mean(square) if total is None else total(square)
         scale = 1.0 if total is None else float(size)
-        y: T = centred * _inverse_deviation(spread, r, scale)
+        y: T = centred * inverse_deviation(spread, r, scale)
         if r.shift != 0.0:
             y = y + r.shift * occupied
         x = raise_to(y, r.power)
@@ -171,8 +171,14 @@ def cutmax(
     return divide(x, total(x), schedule.final, schedule.final_count)
 
 
-def _inverse_deviation(spread: T, r: ArgmaxRound, scale: float) -> T:
-    """1 / (divisor sqrt(spread / scale)): the scale moves into the seed's constants and the gain."""
+def inverse_deviation(spread: T, r: ArgmaxRound, scale: float) -> T:
+    """1 / (divisor sqrt(spread / scale)): scale and divisor move into the seed's constants.
+
+    Domain  r.lo <= spread / scale <= r.hi.
+    Bound   the round's inverse root's; an error common to a row leaves its order alone.
+    Depth   r.root_levels.
+    Source  the paper, encrypted argmax (chord); the rational seed is ours.
+    """
     gain = math.sqrt(scale) / r.divisor
     if isinstance(r.seed, ChordSeed):
         chord = ChordSeed(lo=scale * r.seed.lo, hi=scale * r.seed.hi, kind=r.seed.kind)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argmax's schedule from real logits: seeds, counts, divisors and domains, measured round after round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heatfhe.approx import _check
+from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax, inverse_deviation, raise_to
+from heatfhe.approx.inverse_sqrt import ChordSeed, fit_inverse_sqrt
+from heatfhe.approx.reciprocal import ReciprocalFit
+from heatfhe.approx.remez import Array
+from heatfhe.errors import ConfigError
+
+POWERS = (9, 3, 3, 3, 7)  # the paper's
+_LEAD = 1.25  # a leader must enter a round this much larger than the most negative entry
+_MOST_ROOT_LEVELS = 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Rows in short: both tails entry by entry, the middle as means of equal groups with their sizes as weights."""
+
+    values: Array
+    weights: Array
+    size: int
+
+    def mean(self, v: Array) -> Array:
+        return self.total(v) / self.size
+
+    def total(self, v: Array) -> Array:
+        s: Array = (v * self.weights).sum(axis=-1, keepdims=True)
+        return s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Aim:
+    powers: tuple[int, ...]
+    margin: float
+    headroom: float
+    newton_levels: int
+    solver: str
+
+
+def calibrate_schedule(
+    logits: Any,
+    powers: Sequence[int] = POWERS,
+    *,
+    floor: float = 1e-2,
+    round_floor: float = 1e-5,
+    margin: float = 1.05,
+    headroom: float = 0.95,
+    newton_levels: int = 2,
+    solver: str = "plain",
+    final_tolerance: float | None = 1e-3,
+) -> ArgmaxSchedule:
+    """The schedule in the fewest levels found that keeps every row's leader at the floor or above.
+
+    Each round's inverse root is a chord or a rational seed, whichever holds the leaders closest together at its levels;
+    levels are taken away one by one, where it costs the smallest leader least. Divisors let the largest leader enter at
+    `headroom`; a round whose most negative entry could win gets a shift. final_tolerance None leaves the last division
+    out.
+
+    Domain  logits of shape (rows, size), finite, no row constant; a leader may lie `margin` further out than seen.
+    Bound   on these rows, the leader leaves the last round at `floor` or above and every round at `round_floor` or
+            above, and the argmax is kept; both are checked by running the schedule.
+    Depth   none: a calibration; the result states its levels.
+    Source  Avitan et al. 2025; the paper, encrypted argmax. The search and the shift are ours.
+    """
+    rows = _shorten(logits)
+    _check.tolerance(floor)
+    if not margin >= 1.0:
+        raise ConfigError(f"a margin is at least 1, got {margin:g}")
+    if not 0.0 < headroom <= 1.0:
+        raise ConfigError(f"headroom lies in (0, 1], got {headroom:g}")
+    if not powers:
+        raise ConfigError("an argmax schedule needs at least one power")
+    aim = _Aim(
+        powers=tuple(int(p) for p in powers),
+        margin=margin,
+        headroom=headroom,
+        newton_levels=newton_levels,
+        solver=solver,
+    )
+    rounds = _search(rows, aim, floor, round_floor)
+    schedule = ArgmaxSchedule(rounds=rounds)
+    if final_tolerance is not None:
+        sums = rows.total(cutmax(rows.values, schedule, mean=rows.mean, size=rows.size, total=rows.total))
+        slack = margin ** aim.powers[-1]
+        final = ReciprocalFit(lo=float(sums.min()) / slack, hi=max(1.0, float(sums.max())) * slack, solver=solver)
+        schedule = ArgmaxSchedule(rounds=rounds, final=final, final_count=final.smallest_count(final_tolerance))
+    hot = cutmax(rows.values, schedule, mean=rows.mean, size=rows.size, total=rows.total)
+    lost = int((hot.argmax(axis=-1) != rows.values.argmax(axis=-1)).sum())
+    if lost:
+        raise ConfigError(
+            f"the argmax is lost in {lost} of {len(hot)} calibration rows; use larger powers or fewer near ties"
+        )
+    return schedule
+
+
+def _shorten(logits: Any) -> _Rows:
+    x = np.asarray(logits, dtype=np.float64)
+    if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < 3:
+        raise ConfigError(f"argmax calibration needs logits of shape (rows, size), size at least 3; got {x.shape}")
+    if not np.isfinite(x).all():
+        raise ConfigError("argmax calibration logits hold an infinity or a NaN; drop those rows")
+    if (x.max(axis=1) - x.min(axis=1) == 0.0).any():
+        raise ConfigError("argmax calibration logits hold a constant row, which has no largest entry; drop it")
+    size = x.shape[1]
+    if size <= 1024:
+        return _Rows(x, np.ones(size), size)
+    x = np.sort(x, axis=1)
+    groups = np.array_split(np.arange(128, size - 256), 512)
+    middle = np.stack([x[:, g].mean(axis=1) for g in groups], axis=1)
+    weights = np.concatenate([np.ones(128), [len(g) for g in groups], np.ones(256)])
+    return _Rows(np.concatenate([x[:, :128], middle, x[:, -256:]], axis=1), weights, size)
+
+
+def _search(rows: _Rows, aim: _Aim, floor: float, round_floor: float) -> tuple[ArgmaxRound, ...]:
+    """Start at generous levels; give one back at a time while the leaders stay up."""
+    levels = [_MOST_ROOT_LEVELS] * len(aim.powers)
+    rounds = _rounds(rows, aim, levels)
+    least = min(r.leader for r in rounds)
+    if rounds[-1].leader < floor or least < round_floor:
+        worst = min(range(len(rounds)), key=lambda t: rounds[t].leader)
+        raise ConfigError(
+            f"powers {aim.powers} leave a leader of {rounds[-1].leader:.2g} at the end and {least:.2g} after round "
+            f"{worst + 1} however exact the normaliser; put smaller powers first, or lower the floors "
+            f"({floor:g} at the end, {round_floor:g} after a round)"
+        )
+    while True:
+        best: tuple[float, int, tuple[ArgmaxRound, ...]] | None = None
+        for t in range(len(levels)):
+            lower = rounds[t].root_levels - 1
+            if lower < 1:
+                continue
+            tried = _rounds(rows, aim, [*levels[:t], lower, *levels[t + 1 :]])
+            holds = tried[-1].leader >= floor and min(r.leader for r in tried) >= round_floor
+            if holds and (best is None or tried[-1].leader > best[0]):
+                best = tried[-1].leader, t, tried
+        if best is None:
+            return rounds
+        rounds = best[2]
+        levels = [r.root_levels for r in rounds]
+
+
+def _rounds(rows: _Rows, aim: _Aim, levels: Sequence[int]) -> tuple[ArgmaxRound, ...]:
+    """The rounds at these levels of inverse root, each fitted on what the ones before really leave."""
+    x, slack, made = rows.values, aim.margin**2, []
+    for power, most in zip(aim.powers, levels):
+        centred = x - rows.mean(x)
+        variance = rows.mean(centred * centred)
+        lo = float(variance.min()) / slack
+        hi = lo * 2.0 ** (math.ceil(4.0 * math.log2(float(variance.max()) * slack / lo)) / 4.0)
+        chosen: tuple[float, ArgmaxRound, Array] | None = None
+        for candidate in _candidates(lo, hi, power, most, aim):
+            y = centred * inverse_deviation(variance, candidate, 1.0)
+            leaders = y.max(axis=-1)
+            spread = float(leaders.min() / leaders.max())
+            if chosen is None or spread > chosen[0]:
+                chosen = spread, candidate, y
+        assert chosen is not None
+        fitted, x = _place(chosen[1], chosen[2], power, aim.headroom)
+        made.append(fitted)
+        slack = aim.margin ** (2 * power)
+    return tuple(made)
+
+
+def _candidates(lo: float, hi: float, power: int, levels: int, aim: _Aim) -> Iterator[ArgmaxRound]:
+    """Every inverse root of at most these levels that converges on the domain; the deepest of each kind suffices."""
+    step = aim.newton_levels
+    chord = ChordSeed(lo=lo, hi=hi)
+    yield ArgmaxRound(power=power, divisor=1.0, seed=chord, newton_count=(levels - 1) // step, newton_levels=step)
+    if levels < 3 or hi / lo > 1e9:
+        return
+    fit = fit_inverse_sqrt(lo, hi, solver=aim.solver, form="partial")
+    for newton_count in range((levels - 3) // step + 1):
+        count = levels - 2 - step * newton_count
+        if math.isfinite(fit.error(count, newton_count)) and fit.seed_range(count)[0] > 0.0:
+            yield ArgmaxRound(
+                power=power,
+                divisor=1.0,
+                seed=fit,
+                newton_count=newton_count,
+                goldschmidt_count=count,
+                newton_levels=step,
+            )
+
+
+def _place(candidate: ArgmaxRound, y: Array, power: int, headroom: float) -> tuple[ArgmaxRound, Array]:
+    """Set shift and divisor for these standardised rows; the round, and the rows that leave it."""
+    leader, lowest = y.max(axis=-1), -y.min(axis=-1)
+    shift = max(0.0, float(((_LEAD * lowest - leader) / (1.0 + _LEAD)).max()))
+    divisor = float((leader + shift).max()) / headroom
+    out = raise_to(y / divisor + shift / divisor, power)
+    fitted = ArgmaxRound(
+        power=power,
+        divisor=divisor,
+        seed=candidate.seed,
+        newton_count=candidate.newton_count,
+        goldschmidt_count=candidate.goldschmidt_count,
+        newton_levels=candidate.newton_levels,
+        shift=shift / divisor,
+        leader=float(out.max(axis=-1).min()),
+    )
+    return fitted, out
