@@ -1,142 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameter sets of the OpenFHE engine, as plain data: the planner uses them where openfhe itself cannot load.
-
-How a set is counted. OpenFHE's chain has ``depth + 1`` primes and its bootstrap spends ``bootstrap_depth`` of them from
-the top. One prime stays in reserve at the bottom, because ``EvalBootstrap`` takes its input with two primes left. So
-
-    levels = depth - bootstrap_depth - 1          and          OpenFHE level = depth - 1 - our level.
-
-``correction`` is the power of two by which a value is shrunk before the modular reduction and enlarged after it. The
-sine that stands in for the reduction errs by at most (2 pi)^2/6 * 2^(-2 correction) * |v|^3 (v: the largest
-*coefficient*, 1 for a constant vector of ones), and the rounding noise grows with 2^correction. We choose it where the
-two meet for constant vectors, the worst case, which norms and softmax rows come close to; random vectors lose two bits.
-
-Main secrets here have weight 192 (OpenFHE's choice for its sparse modes), for which the table of uniform ternary
-secrets is too generous: the bound is ``MAX_LOG_QP_WEIGHT_192``. Sparse-secret encapsulation in OpenFHE 1.6 publishes
-one key under q0 * P' = 60 + 66 bits, above the 120 bits we accept, so no encapsulated 59/60-bit set may be called secure;
-the secure set uses the weight-192 secret throughout and pays with a wider modular reduction.
-"""
+"""The OpenFHE engine's parameter sets; the planner, which lists them beside the others, holds the data."""
 
 from __future__ import annotations
 
-import math
+from heatfhe.planning.openfhe_sets import (
+    MAX_LOG_QP_WEIGHT_192,
+    PRESETS,
+    bootstrap_budget,
+    make_params,
+    openfhe_params,
+    special_primes,
+)
 
-from heatfhe.ckks.params import Params
-from heatfhe.errors import ConfigError
-
-# log2(QP) that Lattigo budgets for 128 bits with a main secret of weight 192 at N = 2^16 (its bootstrapping example
-# "high_precision", and the sets N16QP1546..1553 of Bossuat et al., ePrint 2020/1203).
-MAX_LOG_QP_WEIGHT_192: dict[int, float] = {1 << 16: 1550.0}
-
-AUXILIARY_BITS = 60  # size of every special prime
-ENCAPSULATION_BITS = 66  # P' of the dense-to-sparse key in OpenFHE 1.6: two primes of 33 bits
-
-
-def special_primes(depth: int, digits: int, scale_bits: int, first_bits: int) -> int:
-    """Number of special primes of hybrid key switching: enough to cover the largest digit."""
-    per_digit = math.ceil((depth + 1) / digits)
-    return math.ceil((first_bits + (per_digit - 1) * scale_bits) / AUXILIARY_BITS)
-
-
-def make_params(
-    name: str,
-    *,
-    log_n: int,
-    levels: int,
-    digits: int,
-    noise: float,
-    promised_bits: float,
-    correction: int,
-    scale_bits: int = 59,
-    first_bits: int = 60,
-    budget: int = 3,
-    encapsulated: bool = True,
-) -> Params:
-    """A checked set from the few integers an OpenFHE context is built from.
-
-    ``budget`` is the number of levels of each of the two linear transforms of a full bootstrap.
-    """
-    if first_bits < scale_bits or first_bits > 60:
-        raise ConfigError(f"{name}: first modulus of {first_bits} bits must lie in [{scale_bits}, 60]")
-    if not first_bits - scale_bits <= correction <= 20:
-        raise ConfigError(
-            f"{name}: correction factor {correction} must be at least first - scale = {first_bits - scale_bits} bits "
-            "(OpenFHE refuses it only when all keys are made) and at most 20"
-        )
-    bootstrap_depth = 2 * budget + 10
-    depth = bootstrap_depth + levels + 1
-    log_p = AUXILIARY_BITS * special_primes(depth, digits, scale_bits, first_bits)
-    log_qp = float(first_bits + depth * scale_bits + log_p)
-    n = 1 << log_n
-    if not name.startswith("insecure-") and log_qp > MAX_LOG_QP_WEIGHT_192.get(n, 0.0):
-        raise ConfigError(
-            f"{name}: log2 QP {log_qp:g} exceeds {MAX_LOG_QP_WEIGHT_192.get(n, 0.0):g}, the 128-bit budget for secrets "
-            f"of weight 192 at ring dimension {n}; use more digits or fewer levels, or call the set insecure-..."
-        )
-    literal = {
-        "bootstrap_depth": bootstrap_depth,
-        "budget": budget,
-        "correction": correction,
-        "depth": depth,
-        "digits": digits,
-        "encapsulated": encapsulated,
-        "first_bits": first_bits,
-        "scale_bits": scale_bits,
-        "times_i_levels": 0,
-    }
-    main = "ternary of weight 192"
-    return Params(
-        name=name,
-        engine="openfhe",
-        ring_dimension=n,
-        levels=levels,
-        scale_bits=float(scale_bits),
-        log_qp=log_qp,
-        noise=noise,
-        promised_bits=promised_bits,
-        window=1.0,
-        secret=f"{main}, encapsulated sparse weight 32 in bootstrapping" if encapsulated else main,
-        sparse_modulus_bits=float(first_bits + ENCAPSULATION_BITS) if encapsulated else 0.0,
-        pair_levels=0,
-        literal=tuple(sorted(literal.items())),
-    )
-
-
-PRESETS: dict[str, Params] = {
-    p.name: p
-    for p in (
-        make_params("insecure-openfhe-11", log_n=11, levels=8, digits=3, noise=3e-8, promised_bits=20.0, correction=13),
-        make_params("insecure-openfhe-12", log_n=12, levels=8, digits=3, noise=4e-8, promised_bits=20.0, correction=13),
-        make_params(
-            "openfhe-16",
-            log_n=16,
-            levels=4,
-            digits=6,
-            noise=1e-5,
-            promised_bits=12.0,
-            correction=10,
-            encapsulated=False,
-        ),
-    )
-}
-
-
-def openfhe_params(name: str) -> Params:
-    """A preset by its name."""
-    try:
-        return PRESETS[name]
-    except KeyError:
-        raise ConfigError(f"unknown OpenFHE parameter set {name!r}; have: {', '.join(PRESETS)}") from None
-
-
-def bootstrap_budget(params: Params, period: int) -> int:
-    """Levels of each linear transform for a bootstrap of this many slots: fewer slots need fewer, to be quick.
-
-    Bound   never more than the set's own budget, so the result is never lower than params.levels.
-    """
-    own = int(dict(params.literal)["budget"])
-    if period <= 32:
-        return min(own, 1)
-    if period <= params.slots // 8:
-        return min(own, 2)
-    return own
+__all__ = [
+    "MAX_LOG_QP_WEIGHT_192",
+    "PRESETS",
+    "bootstrap_budget",
+    "make_params",
+    "openfhe_params",
+    "special_primes",
+]

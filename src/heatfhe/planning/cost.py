@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from heatfhe.errors import ConfigError, PlanError
 from heatfhe.files import read_json, write_json
 
 KIND, VERSION = "cost-table", 1
+SHIPPED = Path(__file__).parent / "costs"
 
 INSTRUCTIONS: dict[str, str] = {
     "add": "sum, difference, negation or small integer multiple of ciphertexts, or a sum with a plaintext",
@@ -37,7 +37,8 @@ class CostTable:
 
     ``seconds[instruction][level]`` is the price with that many levels left; beyond the last entry the last one holds,
     so a table of one entry is flat. Prices never fall as the level rises: placements drop values as low as they can.
-    ``bootstrap[period]`` prices a refresh of a value with that many distinct slots; ``slots`` is the full count of the machine's ring. ``unit`` names what one price unit is.
+    ``bootstrap[period]`` prices a refresh of a value with that many distinct slots; ``slots`` is
+    the full count of the machine's ring. ``unit`` names what one price unit is.
     """
 
     name: str
@@ -164,8 +165,7 @@ class CostTable:
 
 def cost_tables() -> tuple[str, ...]:
     """Names of the tables shipped with the package."""
-    folder = resources.files("heatfhe.planning").joinpath("costs")
-    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
 
 
 def cost_table(name: str | Path) -> CostTable:
@@ -175,5 +175,4 @@ def cost_table(name: str | Path) -> CostTable:
     if name not in cost_tables():
         known = ", ".join(cost_tables())
         raise ConfigError(f"unknown cost table {str(name)!r}; have: {known}, or the path of a .json file")
-    with resources.as_file(resources.files("heatfhe.planning").joinpath("costs", f"{name}.json")) as path:
-        return CostTable.load(path)
+    return CostTable.load(SHIPPED / f"{name}.json")

@@ -163,9 +163,9 @@ class Model:
             culprit, reach = self.graph.nodes[k], self.params.window * MAX_DIVISOR
             return PlanError(
                 f"{culprit.name}: magnitude {culprit.bound:g} is beyond what a bootstrap of {self.params.name} takes "
-                f"(window {self.params.window:g}, or {reach:g} with a division before it), so {node.name} {what} with no "
-                f"refresh, {self.levels} available; scale the value down by {culprit.bound / reach:.3g} in the weights "
-                "before it, or choose parameters with a wider window"
+                f"(window {self.params.window:g}, or {reach:g} with a division before it), so {node.name} {what} "
+                f"with no refresh, {self.levels} available; scale the value down by {culprit.bound / reach:.3g} in the "
+                "weights before it, or choose parameters with a wider window"
             )
         hints = []
         more = self._enough(i)
