@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenFHE's parameter sets and lazy loading: all of this works where openfhe itself cannot load."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from heatfhe.ckks.params import Params
+from heatfhe.engine.openfhe_params import (
+    MAX_LOG_QP_WEIGHT_192,
+    PRESETS,
+    bootstrap_budget,
+    make_params,
+    openfhe_params,
+    special_primes,
+)
+from heatfhe.errors import ConfigError, EngineError, MissingExtraError
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_survive_json_and_count_their_levels(name: str) -> None:
+    p = openfhe_params(name)
+    literal = dict(p.literal)
+    assert Params.from_json(p.as_json()) == p
+    assert p.levels == literal["depth"] - literal["bootstrap_depth"] - 1
+    assert p.pair_levels == literal["times_i_levels"] == 0
+
+
+def test_toy_sets_have_eight_levels_and_claim_nothing() -> None:
+    for log_n in (11, 12):
+        p = openfhe_params(f"insecure-openfhe-{log_n}")
+        assert (p.ring_dimension, p.levels, p.scale_bits, p.security_bits) == (1 << log_n, 8, 59.0, 0)
+
+
+def test_the_secure_set_meets_both_budgets() -> None:
+    p = openfhe_params("openfhe-16")
+    assert (p.ring_dimension, p.levels, p.security_bits) == (1 << 16, 4, 128)
+    assert p.log_qp == 60 + 21 * 59 + 4 * 60
+    assert p.log_qp <= MAX_LOG_QP_WEIGHT_192[p.ring_dimension]
+    assert p.sparse_modulus_bits == 0.0  # no key under a sparser secret than the main one
+
+
+def test_an_encapsulated_set_of_60_bits_may_not_be_called_secure() -> None:
+    with pytest.raises(ConfigError, match="sparse modulus"):
+        make_params("openfhe-x", log_n=16, levels=4, digits=6, noise=1e-6, promised_bits=12.0, correction=10)
+
+
+def test_a_wide_modulus_may_not_be_called_secure_for_weight_192() -> None:
+    with pytest.raises(ConfigError, match="weight 192"):
+        make_params(
+            "openfhe-x", log_n=16, levels=4, digits=3, noise=1e-6, promised_bits=12.0, correction=10, encapsulated=False
+        )
+
+
+def test_a_correction_below_the_gap_is_refused_before_any_key_is_made() -> None:
+    with pytest.raises(ConfigError, match="correction factor 8"):
+        make_params(
+            "insecure-x", log_n=11, levels=8, digits=3, noise=1e-6, promised_bits=12.0, correction=8, scale_bits=50
+        )
+
+
+def test_special_primes_cover_the_largest_digit() -> None:
+    assert special_primes(22, 3, 59, 60) == 8  # 23 primes in digits of 8: 60 + 7*59 = 473 bits
+    assert special_primes(21, 6, 59, 60) == 4
+
+
+def test_sparse_bootstraps_use_smaller_transforms() -> None:
+    p = openfhe_params("insecure-openfhe-12")
+    assert [bootstrap_budget(p, s) for s in (8, 32, 64, 256, 512, 2048)] == [1, 1, 2, 2, 3, 3]
+
+
+def test_an_unknown_set_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="insecure-openfhe-11"):
+        openfhe_params("openfhe-3")
+
+
+def test_modules_import_without_openfhe() -> None:
+    code = (
+        "import sys; sys.modules['openfhe'] = None\n"
+        "import heatfhe.engine.openfhe, heatfhe.client.keyring_openfhe, heatfhe.engine.openfhe_params\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "words"),
+    [
+        (ModuleNotFoundError("no openfhe", name="openfhe"), MissingExtraError, "heatfhe\\[openfhe\\]"),
+        (ModuleNotFoundError("no ext", name="openfhe.openfhe"), EngineError, "Python 3.10"),
+        (OSError("GLIBC_2.38 not found"), EngineError, "glibc 2.38"),
+    ],
+)
+def test_a_missing_library_says_what_would_make_it_load(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception], words: str
+) -> None:
+    from heatfhe.engine import openfhe_context
+
+    def refuse(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(expected, match=words):
+        openfhe_context.load_openfhe()
