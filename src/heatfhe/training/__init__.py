@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HEAT fine-tuning: counts and weights learned together, in three phases. torch."""
+
+from heatfhe.training.data import Windows, cut, load_windows, pack, read_documents
+from heatfhe.training.diagnose import first_to_leave, noise_tap
+from heatfhe.training.journal import read_log
+from heatfhe.training.loop import Stopped
+from heatfhe.training.losses import Terms, distillation_loss, task_loss
+from heatfhe.training.recipe import Phase, Recipe
+from heatfhe.training.recipes import PRESETS, RECIPES, preset, recipe
+from heatfhe.training.train import Trained, train
+
+__all__ = [
+    "PRESETS",
+    "RECIPES",
+    "Phase",
+    "Recipe",
+    "Stopped",
+    "Terms",
+    "Trained",
+    "Windows",
+    "cut",
+    "distillation_loss",
+    "first_to_leave",
+    "load_windows",
+    "noise_tap",
+    "pack",
+    "preset",
+    "read_documents",
+    "read_log",
+    "recipe",
+    "task_loss",
+    "train",
+]

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a run: weights, optimizer and position, written whole or not at all, read back bit for bit."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.optim import Optimizer
+
+from heatfhe.errors import FileFormatError, TrainingError
+from heatfhe.files import atomic_directory, file_digest, read_json, write_json
+from heatfhe.halting import BackOff
+from heatfhe.records import Calibration
+from heatfhe.sites import Prepared
+
+KIND, VERSION = "heatfhe-checkpoint", 1
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Position:
+    """Where a run stands.
+
+    ``update`` counts within the phase, ``step`` over the whole run, ``rows`` the windows consumed; ``entered`` says that
+    the phase's own preparation (calibration, freezing) is done.
+    """
+
+    phase: str = "squeeze"
+    update: int = 0
+    micro_steps: int = 0
+    skipped: int = 0
+    rows: int = 0
+    step: int = 0
+    entered: bool = False
+    targets: BackOff | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        plain = {k: getattr(self, k) for k in ("phase", "update", "micro_steps", "skipped", "rows", "step", "entered")}
+        return plain | {"targets": None if self.targets is None else self.targets.as_json()}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Position:
+        """Inverse of as_json."""
+        targets = body["targets"]
+        return cls(**{**body, "targets": None if targets is None else BackOff.from_json(targets)})
+
+
+def machine() -> dict[str, Any]:
+    """What a bit-identical resumption needs to be equal."""
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+
+
+def save(folder: Path, prepared: Prepared, optimizer: Optimizer, position: Position, identity: Mapping[str, str]) -> None:
+    """Write a checkpoint. A failure (a full disk, a kill) leaves the previous one in place."""
+    try:
+        with atomic_directory(folder) as partial:
+            state = {k: v.detach().cpu().contiguous() for k, v in prepared.model.state_dict().items()}
+            save_file(_untied(state), partial / WEIGHTS)
+            tensors, scalars = _optimizer_tensors(optimizer)
+            save_file(tensors, partial / OPTIMIZER)
+            calibration = prepared.calibration
+            body = {
+                "position": position.as_json(),
+                "identity": dict(identity),
+                "machine": machine(),
+                "calibration": None if calibration is None else calibration.as_json(),
+                "max_counts": {s.name: s.max_count for s in prepared.sites},
+                "counts": dict(prepared.switch.counts),
+                "logits": prepared.halting.dump(),
+                "optimizer": scalars,
+                "files": {name: file_digest(partial / name) for name in (WEIGHTS, OPTIMIZER)},
+            }
+            write_json(partial / STATE, KIND, VERSION, body)
+    except OSError as err:
+        raise TrainingError(
+            f"{folder}: the checkpoint could not be written ({err}); the previous one is intact. Free some space and "
+            "start the same command again"
+        ) from err
+
+
+def load(folder: Path, prepared: Prepared, identity: Mapping[str, str]) -> tuple[Position, dict[str, Any]] | None:
+    """Restore weights, calibration, counts and logits, and return the position and the optimizer's state; None if absent.
+
+    Refuses a checkpoint of another model, recipe or text; warns when torch, threads or machine differ.
+    """
+    if not (folder / STATE).exists():
+        return None
+    body = read_json(folder / STATE, KIND, (VERSION,))
+    for what, value in identity.items():
+        if body["identity"].get(what) != value:
+            raise TrainingError(
+                f"{folder}: this checkpoint belongs to another {what}; continue with the one it was made with, or give "
+                "another run folder"
+            )
+    for name, digest in body["files"].items():
+        if not (folder / name).exists() or file_digest(folder / name) != digest:
+            raise FileFormatError(f"{folder / name}: missing or altered; delete the run folder to start over")
+    if body["machine"] != machine():
+        log.warning("resuming on %s what was begun on %s: results may differ in the last bits", machine(), body["machine"])
+    try:
+        weights, slots = load_file(folder / WEIGHTS), load_file(folder / OPTIMIZER)
+    except SafetensorError as err:
+        raise FileFormatError(f"{folder}: cannot be read ({err}); delete the run folder to start over") from err
+    prepared.model.load_state_dict(weights, strict=False)
+    if body["calibration"] is not None:
+        prepared.adopt(Calibration.from_json(body["calibration"]))
+        prepared.halting.load(body["logits"])
+        prepared.set_counts(body["counts"])
+    return Position.from_json(body["position"]), {"tensors": slots, "scalars": body["optimizer"]}
+
+
+def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Put a checkpoint's moments back into an optimizer with the same parameter groups."""
+    tensors: Mapping[str, Tensor] = state["tensors"]
+    for g, group in enumerate(optimizer.param_groups):
+        for i, parameter in enumerate(group["params"]):
+            key = f"{g}.{i}"
+            if f"{key}.exp_avg" in tensors:
+                optimizer.state[parameter] = {
+                    "step": torch.tensor(float(state["scalars"][key])),
+                    "exp_avg": tensors[f"{key}.exp_avg"].to(parameter.device).clone(),
+                    "exp_avg_sq": tensors[f"{key}.exp_avg_sq"].to(parameter.device).clone(),
+                }
+
+
+def _optimizer_tensors(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, float] = {}
+    for g, group in enumerate(optimizer.param_groups):
+        for i, parameter in enumerate(group["params"]):
+            slot = optimizer.state.get(parameter)
+            if slot:
+                scalars[f"{g}.{i}"] = float(slot["step"])
+                for name in ("exp_avg", "exp_avg_sq"):
+                    tensors[f"{g}.{i}.{name}"] = slot[name].detach().cpu().contiguous()
+    return tensors, scalars
+
+
+def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each storage once: tied weights share one, which a safetensors file refuses."""
+    seen: set[int] = set()
+    kept: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            kept[name] = tensor
+    return kept

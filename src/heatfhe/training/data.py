@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text to windows of tokens: files, JSON lines, Hugging Face datasets, or token arrays, packed to the context length.
+
+Every batch is a pure function of (seed, update), so a resumed run sees what an uninterrupted one would have seen.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heatfhe.errors import DataError
+
+END = "<|endoftext|>"
+Encode = Callable[[str], Sequence[int]]
+
+
+def read_documents(source: str | Path) -> Iterator[str]:
+    """Documents of a text file (split at <|endoftext|>, .xz allowed), a .jsonl file (field ``text``), or a dataset.
+
+    A dataset is ``hf:NAME[:SPLIT]``: a local folder or a hub name, read through the ``datasets`` library.
+    """
+    if str(source).startswith("hf:"):
+        yield from _dataset_documents(str(source)[3:])
+        return
+    path = Path(source)
+    if not path.is_file():
+        raise DataError(f"{path}: no such text file; give a .txt, .txt.xz or .jsonl file, or hf:NAME for a dataset")
+    opener: Any = lzma.open if path.suffix == ".xz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as f:
+            if ".jsonl" in path.suffixes:
+                for number, line in enumerate(f, 1):
+                    if line.strip():
+                        yield _json_text(path, number, line)
+            else:
+                for document in f.read().split(END):
+                    if text := document.strip("\n"):
+                        yield text
+    except (UnicodeDecodeError, lzma.LZMAError, EOFError) as err:
+        raise DataError(f"{path}: cannot be read as text ({err})") from err
+
+
+def _json_text(path: Path, number: int, line: str) -> str:
+    try:
+        value = json.loads(line)
+        if isinstance(value, dict) and isinstance(value.get("text"), str):
+            return str(value["text"])
+    except json.JSONDecodeError:
+        pass
+    raise DataError(f"{path}:{number}: expected a JSON object with a string field 'text'")
+
+
+def _dataset_documents(name: str) -> Iterator[str]:
+    from datasets import load_dataset, load_from_disk  # an optional dependency, only for this kind of source
+
+    name, _, split = name.partition(":")
+    loaded: Any = load_from_disk(name) if Path(name).is_dir() else load_dataset(name, split=split or "train")
+    if isinstance(loaded, dict):
+        loaded = loaded[split or "train"]
+    for row in loaded:
+        if "text" not in row:
+            raise DataError(f"dataset {name}: rows have no field 'text', only {sorted(row)}")
+        yield row["text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of context + 1 tokens (inputs and their targets), each a row."""
+
+    rows: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.rows.ndim != 2 or self.rows.shape[0] < 1 or self.rows.shape[1] < 3:
+            raise DataError(f"windows need shape (count >= 1, context + 1 >= 3), got {self.rows.shape}")
+
+    @property
+    def context(self) -> int:
+        """Tokens of a window that are inputs."""
+        return int(self.rows.shape[1]) - 1
+
+    def batch(self, seed: int, first: int, size: int) -> Tensor:
+        """``size`` windows from the ``first`` on, in an endless run of reshuffled passes over the data."""
+        count = self.rows.shape[0]
+        picked: list[int] = []
+        while len(picked) < size:
+            cycle, offset = divmod(first + len(picked), count)
+            order = np.random.default_rng([seed, cycle]).permutation(count)
+            picked += order[offset : offset + size - len(picked)].tolist()
+        return torch.from_numpy(self.rows[picked])
+
+    def split(self, held_out: int) -> tuple[Windows, Windows]:
+        """The last ``held_out`` windows apart from the rest."""
+        if not 0 < held_out < self.rows.shape[0]:
+            raise DataError(f"cannot hold out {held_out} of {self.rows.shape[0]} windows; give more text")
+        return Windows(self.rows[:-held_out]), Windows(self.rows[-held_out:])
+
+
+def pack(documents: Iterable[str], encode: Encode, context: int, end: int, *, name: str = "the text") -> Windows:
+    """Encode documents, put the end token before each, and cut the stream into windows of context + 1 tokens."""
+    stream: list[int] = []
+    for document in documents:
+        stream.append(end)
+        stream.extend(encode(document))
+    if len(stream) <= 1:
+        raise DataError(f"{name} holds no text; give a file with at least {context + 1} tokens")
+    return cut(np.asarray(stream, dtype=np.int64), context, name=name)
+
+
+def cut(stream: NDArray[Any], context: int, *, name: str = "the tokens") -> Windows:
+    """Cut a stream of tokens (an array or a memory map) into windows that overlap by one token."""
+    count = (len(stream) - 1) // context
+    if count < 1:
+        raise DataError(f"{name} holds {len(stream)} tokens, a window needs {context + 1}; give more text or a shorter context")
+    used = np.asarray(stream[: count * context + 1], dtype=np.int64)
+    rows = np.lib.stride_tricks.sliding_window_view(used, context + 1)[::context]
+    return Windows(np.ascontiguousarray(rows))
+
+
+def load_windows(source: str | Path, encode: Encode, context: int, end: int) -> Windows:
+    """Windows from any source: text, JSON lines, a dataset, or a .npy array of token ids (memory-mapped)."""
+    if str(source).endswith(".npy"):
+        try:
+            return cut(np.load(source, mmap_mode="r", allow_pickle=False), context, name=str(source))
+        except (OSError, ValueError) as err:
+            raise DataError(f"{source}: not an array of token ids ({err})") from err
+    return pack(read_documents(source), encode, context, end, name=str(source))

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run writes down as it goes: JSON lines always, TensorBoard when it is installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heatfhe.sites import Prepared
+
+
+class Journal:
+    """Appends one JSON object a line to ``log.jsonl``, and scalars to TensorBoard event files beside it.
+
+    A resumed run first drops the lines past its checkpoint, so that every update stands there once.
+    """
+
+    def __init__(self, folder: Path | None, *, after: int = 0, tensorboard: bool = True) -> None:
+        self._path = None if folder is None else folder / "log.jsonl"
+        self._writer: Any = None
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _truncate(self._path, after)
+            if tensorboard:
+                self._writer = _tensorboard(self._path.parent / "tensorboard")
+
+    def write(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
+        """One line: kind (update, validation, distributions, ...), the update counted over all phases, and facts."""
+        if self._path is None:
+            return
+        with self._path.open("a") as f:
+            f.write(json.dumps({"kind": kind, "step": step, **facts}) + "\n")
+        if self._writer is not None:
+            for name, value in facts.items():
+                if isinstance(value, (int, float)):
+                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def distributions(self, step: int, prepared: Prepared) -> None:
+        """Every site's distribution, as probabilities from count 0 up."""
+        p = prepared.halting.probabilities().detach().cpu().double()
+        rows = {s.name: [round(v, 6) for v in p[i, : s.max_count + 1].tolist()] for i, s in enumerate(prepared.sites)}
+        self.write("distributions", step, {"p": rows, "modes": prepared.modes()})
+
+    def close(self) -> None:
+        """Flush what is buffered."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; a half-written last line is left out."""
+    lines = []
+    for line in (folder / "log.jsonl").read_text().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def _truncate(path: Path, after: int) -> None:
+    if not path.exists():
+        return
+    kept = [line for line in read_log(path.parent) if line["step"] <= after] if after else []
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:  # tensorboard is an optional part of the train extra
+        return None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One phase of a run: a plain loop of updates. Everything an update needs is a function of the position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from heatfhe.errors import ConfigError, TrainingError
+from heatfhe.progress import SILENT, Reporter
+from heatfhe.sites import Prepared, RangeBounds
+from heatfhe.training import checkpoint
+from heatfhe.training.checkpoint import Position
+from heatfhe.training.data import Windows
+from heatfhe.training.diagnose import first_to_leave, noise_tap
+from heatfhe.training.journal import Journal
+from heatfhe.training.losses import Terms, losses, task_loss
+from heatfhe.training.recipe import Phase, Recipe
+
+PATIENCE_FOR_NON_FINITE = 20  # updates in a row without a usable gradient before a run gives up
+
+
+@dataclass
+class Run:
+    """The pieces of one run, held together while it lasts."""
+
+    prepared: Prepared
+    teacher: nn.Module | None
+    windows: Windows
+    held_out: Windows | None
+    recipe: Recipe
+    accelerator: Any  # accelerate.Accelerator
+    position: Position
+    journal: Journal
+    folder: Path | None
+    identity: dict[str, str]
+    reporter: Reporter = SILENT
+    stop: Callable[[], bool] = bool
+    optimizer: Optimizer | None = None
+    last_validation: float = float("nan")
+    compiled: bool = False
+    history: list[float] = field(default_factory=list)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes."""
+        return bool(self.accelerator.is_main_process)
+
+    def save(self) -> None:
+        """Write a checkpoint, from the main process alone."""
+        if self.folder is not None and self.optimizer is not None and self.is_main:
+            checkpoint.save(self.folder / "checkpoint", self.prepared, self.optimizer, self.position, self.identity)
+
+
+class Stopped(Exception):
+    """The run was asked to stop and has written its checkpoint."""
+
+
+def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None) -> None:
+    """Run a phase from the position on; ``resumed`` is the optimizer's state from a checkpoint of this phase."""
+    recipe, prepared, position = run.recipe, run.prepared, run.position
+    configure(prepared, phase, recipe)
+    run.optimizer = make_optimizer(prepared, phase, recipe, run.optimizer)
+    if resumed is not None:
+        checkpoint.restore_optimizer(run.optimizer, resumed)
+    forward = run.accelerator.prepare(prepared)
+    optimizer = run.optimizer
+    if run.compiled:
+        forward = torch.compile(forward)
+    micro = _micro_batches(run, phase)
+    bad = 0
+    run.reporter.start(name, phase.updates)
+    while position.update < phase.updates:
+        began = time.monotonic()
+        for group in optimizer.param_groups:
+            group["lr"] = phase.logit_lr if group["name"] == "logits" else phase.rate(position.update)
+        lambda_iter = recipe.lambda_iter(position.update) if phase.halting == "soft" else 0.0
+        mean = _accumulate(run, forward, phase, micro, lambda_iter)
+        finite = _apply(run, optimizer, recipe, mean)
+        bad = 0 if finite else bad + 1
+        if bad >= PATIENCE_FOR_NON_FINITE:
+            rows = run.windows.batch(recipe.seed, position.rows, 1).to(run.accelerator.device)
+            raise TrainingError(
+                f"{name}: {bad} updates in a row had no finite gradient. First to leave its domain: "
+                f"{first_to_leave(prepared, rows[:, :-1])}. Lower lambda_iter or the learning rate, or raise lambda_range"
+            )
+        position.update += 1
+        position.step += 1
+        _report(run, name, phase, mean, finite, time.monotonic() - began)
+        ended = position.update == phase.updates
+        if run.held_out is not None and (position.update % recipe.validate_every == 0 or ended):
+            run.last_validation = validate(run, phase)
+            if run.is_main:
+                facts = {"phase": name, "loss": run.last_validation, "iterations": _iterations(run, phase)}
+                run.journal.write("validation", position.step, facts)
+        if position.update % recipe.checkpoint_every == 0 and not ended:
+            run.save()
+        if run.stop():
+            run.save()
+            raise Stopped
+    run.reporter.done(name)
+
+
+def configure(prepared: Prepared, phase: Phase, recipe: Recipe) -> None:
+    """Turn the model to a phase: its mode, its range bounds, what learns."""
+    bounds = None
+    if phase.lambda_range > 0:
+        bounds = RangeBounds(
+            activation=recipe.activation_bound,
+            score=phase.score_bound,
+            denominator=recipe.denominator_bound,
+            variance=_variance_bound(prepared, recipe),
+        )
+    push = recipe.push / max(1, phase.tokens_per_update)
+    if phase.halting == "none":
+        prepared.set_mode("exact", bounds=bounds)
+    else:
+        prepared.set_mode("training", halting=phase.halting, bounds=bounds, push=push)
+    for parameter in prepared.weights():
+        parameter.requires_grad_(recipe.train_weights)
+    for parameter in prepared.halting_logits():
+        parameter.requires_grad_(phase.halting == "soft" and phase.logit_lr > 0)
+    prepared.model.eval()  # no dropout: fine-tuning is short, and every update must be repeatable
+
+
+def _variance_bound(prepared: Prepared, recipe: Recipe) -> float:
+    """The paper's 16, or the largest calibrated variance where the model's own is wider."""
+    if prepared.calibration is None:
+        return recipe.variance_bound
+    return max([recipe.variance_bound, *(c.observed.hi / c.width for c in prepared.calibration.norms.values())])
+
+
+def make_optimizer(prepared: Prepared, phase: Phase, recipe: Recipe, previous: Optimizer | None) -> Optimizer:
+    """AdamW over what learns in this phase; the weights' moments go on from the phase before."""
+    groups = []
+    if recipe.train_weights:
+        weights = [p for p in prepared.weights() if p.requires_grad]
+        decayed, plain = [p for p in weights if p.ndim >= 2], [p for p in weights if p.ndim < 2]
+        groups += [{"params": decayed, "weight_decay": recipe.weight_decay, "name": "matrices"}]
+        groups += [{"params": plain, "weight_decay": 0.0, "name": "vectors"}]
+    logits = [p for p in prepared.halting_logits() if p.requires_grad]
+    if logits:
+        groups.append({"params": logits, "weight_decay": 0.0, "name": "logits"})
+    if not groups:
+        raise ConfigError(f"{recipe.name}: nothing learns in a phase with frozen weights and fixed counts; leave it out")
+    fused = all(p.is_cuda for g in groups for p in g["params"])  # type: ignore[attr-defined]
+    optimizer = AdamW(groups, lr=phase.lr, betas=recipe.betas, eps=recipe.eps, fused=fused)
+    if previous is not None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter in previous.state and group["name"] != "logits":
+                    optimizer.state[parameter] = previous.state[parameter]
+    return optimizer
+
+
+def _micro_batches(run: Run, phase: Phase) -> tuple[int, int]:
+    """(micro-batches per update, windows in each) for one process."""
+    windows = phase.tokens_per_update // run.recipe.context
+    processes = run.accelerator.num_processes
+    if windows % processes:
+        raise ConfigError(f"{windows} windows per update do not split over {processes} processes; change tokens_per_update")
+    own = windows // processes
+    size = max(1, min(own, run.recipe.micro_tokens // run.recipe.context))
+    while own % size:
+        size -= 1
+    return own // size, size
+
+
+def _accumulate(run: Run, forward: nn.Module, phase: Phase, micro: tuple[int, int], lambda_iter: float) -> dict[str, float]:
+    """Forward and backward over one update's micro-batches; returns the mean of every loss term."""
+    recipe, prepared, position, accelerator = run.recipe, run.prepared, run.position, run.accelerator
+    count, size = micro
+    processes, rank = accelerator.num_processes, accelerator.process_index
+    total = count * size * processes
+    rows = run.windows.batch(recipe.seed, position.rows, total)[rank::processes].to(accelerator.device)
+    position.rows += total
+    assert run.optimizer is not None
+    run.optimizer.zero_grad(set_to_none=True)
+    prepared.switch.push = recipe.push / (count * size * recipe.context)
+    sums = torch.zeros(3, device=accelerator.device, dtype=torch.float64)
+    for i in range(count):
+        part = rows[i * size : (i + 1) * size]
+        tap = noise_tap(recipe.noise, recipe.seed, position.micro_steps) if recipe.noise and phase.halting != "none" else None
+        with prepared.tapped(tap) if tap is not None else _nothing(), _synced(accelerator, forward, i == count - 1):
+            terms: Terms = losses(forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update)
+            accelerator.backward(terms.total(phase, lambda_iter) / count)
+        with torch.no_grad():
+            sums += torch.stack([terms.task, terms.iterations, terms.range]).double() / count
+        position.micro_steps += 1
+        if position.targets is not None and phase.halting == "soft":
+            position.targets = position.targets.observe(prepared.modes(), position.update)
+    if processes > 1:
+        sums = accelerator.reduce(sums, "mean")
+    task, iterations, excess = sums.tolist()
+    return {"task": task, "iter": iterations, "range": excess}
+
+
+def _apply(run: Run, optimizer: Optimizer, recipe: Recipe, mean: dict[str, float]) -> bool:
+    """Clip and step; a batch without a finite loss and gradient is counted and leaves everything as it was."""
+    finite = all(torch.isfinite(torch.tensor(v)) for v in mean.values())
+    for group in optimizer.param_groups:
+        norm = torch.nn.utils.clip_grad_norm_(group["params"], recipe.clip) if group["name"] == "logits" else None
+        finite = finite and (norm is None or bool(torch.isfinite(norm)))
+    weights = [p for g in optimizer.param_groups if g["name"] != "logits" for p in g["params"]]
+    if weights:
+        finite = finite and bool(torch.isfinite(run.accelerator.clip_grad_norm_(weights, recipe.clip)))
+    if not finite:
+        run.position.skipped += 1
+        optimizer.zero_grad(set_to_none=True)
+        return False
+    optimizer.step()
+    return True
+
+
+@torch.no_grad()
+def validate(run: Run, phase: Phase) -> float:
+    """Held-out cross-entropy at the counts that would be deployed now, guards on as in the phase."""
+    assert run.held_out is not None
+    prepared, recipe = run.prepared, run.recipe
+    saved = dict(prepared.switch.counts)
+    if phase.halting == "soft":
+        prepared.freeze()
+        prepared.set_mode("training", halting="hard")
+    size = max(1, recipe.micro_tokens // recipe.context)
+    rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
+    with run.accelerator.autocast():
+        values: list[Tensor] = [task_loss(prepared(part[:, :-1]), part[:, 1:]) * len(part) for part in rows.split(size)]
+    if phase.halting == "soft":
+        prepared.switch.counts = saved
+        configure(prepared, phase, recipe)
+    return float(torch.stack(values).sum()) / len(rows)
+
+
+def _iterations(run: Run, phase: Phase) -> int:
+    if run.prepared.calibration is None:
+        return 0
+    return run.prepared.total_count(run.prepared.modes() if phase.halting == "soft" else None)
+
+
+def _report(run: Run, name: str, phase: Phase, mean: dict[str, float], finite: bool, seconds: float) -> None:
+    run.history.append(mean["task"])
+    if not run.is_main:
+        return
+    position = run.position
+    iterations = _iterations(run, phase)
+    facts = {"phase": name, **mean, "iterations": iterations, "lr": phase.rate(position.update - 1)}
+    facts |= {"tokens_per_second": phase.tokens_per_update / max(seconds, 1e-9), "skipped": position.skipped, "finite": finite}
+    run.journal.write("update", position.step, facts)
+    if phase.halting == "soft" and (position.update % 10 == 0 or position.update == phase.updates):
+        run.journal.distributions(position.step, run.prepared)
+    run.reporter.advance(
+        name,
+        loss=mean["task"],
+        validation=run.last_validation,
+        iterations=iterations,
+        tokens_per_s=round(phase.tokens_per_update / max(seconds, 1e-9)),
+    )
+
+
+class _nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _synced(accelerator: Any, forward: nn.Module, last: bool) -> Any:
+    return _nothing() if last or accelerator.num_processes == 1 else accelerator.no_sync(forward)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The terms of the objective, each under its own name: task, iterations, range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heatfhe.halting import BackOff
+from heatfhe.sites import Prepared
+from heatfhe.training.recipe import Phase, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """One micro-batch's loss terms, unweighted."""
+
+    task: Tensor
+    iterations: Tensor
+    range: Tensor
+
+    def total(self, phase: Phase, lambda_iter: float) -> Tensor:
+        """task + lambda_iter * iterations + lambda_range * range."""
+        return self.task + lambda_iter * self.iterations + phase.lambda_range * self.range
+
+
+def task_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy per token, in nats."""
+    return functional.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+
+
+def distillation_loss(logits: Tensor, teacher: Tensor) -> Tensor:
+    """KL of the student from the teacher per token, at temperature one."""
+    wanted = functional.log_softmax(teacher.float(), dim=-1)
+    given = functional.log_softmax(logits.float(), dim=-1)
+    return (wanted.exp() * (wanted - given)).sum(dim=-1).mean()
+
+
+def losses(
+    forward: nn.Module,
+    prepared: Prepared,
+    teacher: nn.Module | None,
+    rows: Tensor,
+    phase: Phase,
+    recipe: Recipe,
+    targets: BackOff | None,
+    update: int,
+) -> Terms:
+    """All terms on a micro-batch of windows (B, context + 1). ``forward`` is the prepared model, wrapped or not."""
+    tokens, labels = rows[:, :-1], rows[:, 1:]
+    logits = forward(tokens)
+    if phase.distil and teacher is not None:
+        with torch.no_grad():
+            wanted = teacher(input_ids=tokens, use_cache=False).logits
+        task = distillation_loss(logits, wanted)
+    else:
+        task = task_loss(logits, labels)
+    terms = prepared.range_terms()
+    excess = torch.stack(list(terms.values())).sum() if terms else task.new_zeros(())
+    iterations = task.new_zeros(())
+    if targets is not None and phase.halting == "soft":
+        divergence = prepared.halting.divergence(
+            targets.above_floor(), recipe.prior(update), geometric_at_zero=recipe.geometric_at_zero
+        )
+        iterations = divergence.mean()
+    return Terms(task, iterations, excess)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Recipe: every number of a HEAT run, one frozen record. The defaults are the paper's for GPT-2 small."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from heatfhe.errors import ConfigError
+from heatfhe.files import json_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One phase of a run.
+
+    ``updates``           optimizer steps; 0 leaves the phase out.
+    ``tokens_per_update`` tokens behind one step, over all processes and micro-batches.
+    ``lr``                the weights' learning rate at the start of the phase.
+    ``final_lr``          and at its end, reached by cosine; equal to ``lr`` for a constant rate.
+    ``logit_lr``          the halting logits' learning rate; 0 where they do not learn.
+    ``lambda_range``      weight of the range loss.
+    ``lambda_iter``       weight of the iteration loss, after its ramp.
+    ``score_bound``       squeeze bound on |score|.
+    ``halting``           ``none`` (exact nonlinearities), ``soft`` (expected solvers) or ``hard`` (fixed counts).
+    ``distil``            learn from the parent's own predictions instead of the text.
+    """
+
+    updates: int
+    tokens_per_update: int
+    lr: float
+    final_lr: float
+    logit_lr: float = 0.0
+    lambda_range: float = 0.3
+    lambda_iter: float = 0.0
+    score_bound: float = 14.0
+    halting: Literal["none", "soft", "hard"] = "none"
+    distil: bool = False
+
+    def __post_init__(self) -> None:
+        if self.updates < 0 or self.tokens_per_update < 1:
+            raise ConfigError(f"a phase needs updates >= 0 and tokens_per_update >= 1, got {self.updates} and {self.tokens_per_update}")
+        for name in ("lr", "final_lr", "logit_lr", "lambda_range", "lambda_iter"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"a phase's {name} must be a number of at least 0, got {value!r}")
+
+    def rate(self, update: int) -> float:
+        """The weights' learning rate at an update of this phase."""
+        share = update / max(1, self.updates)
+        return self.final_lr + 0.5 * (self.lr - self.final_lr) * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Every number of a run; the paper's values unless a field's line says otherwise.
+
+    ``context``           window length in tokens.
+    ``squeeze, heat, cooldown``  the three phases.
+    ``iter_ramp``         updates over which lambda_iter ramps in at the start of phase two.
+    ``prior_start, prior_end``   the prior's p, annealed linearly over phase two.
+    ``patience, gap``     back-off: micro-batch steps on target before it is lowered; updates between two lowerings.
+    ``geometric_at_zero`` the prior at target 0 is the geometric law, as the paper's text says (False: its formula).
+    ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
+    ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
+    ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
+    ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
+    ``delta_2``           the softmax's second factor in phases two and three: one refinement pass (None: calibration's).
+    ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
+    ``train_weights``     False freezes them: the depth-only ablation.
+    ``counts``            ``learned``; ``calibrated`` keeps the calibration's; ``fixed`` scales them by ``fixed_share``.
+    ``noise``             standard deviation added at every site's input and output in phases two and three (ours).
+    ``micro_tokens``      tokens of one forward pass in one process.
+    ``precision``         ``bf16`` autocast with float32 solvers, or ``float32``.
+    ``validate_every, validate_batches``  held-out loss; a batch holds micro_tokens tokens.
+    ``checkpoint_every``  updates between two checkpoints.
+    ``seed``              order of the windows, and the noise.
+    """
+
+    name: str = "gpt2-small"
+    context: int = 1024
+    squeeze: Phase = Phase(
+        updates=500, tokens_per_update=32768, lr=1e-4, final_lr=1e-4, lambda_range=3e-2, score_bound=10.0, distil=True
+    )
+    heat: Phase = Phase(
+        updates=3500, tokens_per_update=4096, lr=2.5e-4, final_lr=3e-5, logit_lr=2e-3, lambda_iter=0.6, halting="soft"
+    )
+    cooldown: Phase = Phase(updates=1000, tokens_per_update=4096, lr=3e-5, final_lr=3e-5, halting="hard")
+    iter_ramp: int = 500
+    prior_start: float = 0.6
+    prior_end: float = 0.9
+    patience: int = 75
+    gap: int = 150
+    geometric_at_zero: bool = True
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-10
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    activation_bound: float = 32.0
+    denominator_bound: float = 7.0
+    variance_bound: float = 16.0
+    push: float = 1.0
+    tolerance: float = 1e-4
+    rule: str = "per-site"
+    calibration_windows: int = 128
+    delta_2: int | None = 2
+    solver: Literal["plain", "relaxed"] = "plain"
+    train_weights: bool = True
+    counts: Literal["learned", "calibrated", "fixed"] = "learned"
+    fixed_share: float = 0.55
+    noise: float = 0.0
+    micro_tokens: int = 4096
+    precision: Literal["bf16", "float32"] = "bf16"
+    validate_every: int = 250
+    validate_batches: int = 32
+    checkpoint_every: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.context < 2:
+            raise ConfigError(f"a recipe's context must be at least 2 tokens, got {self.context}")
+        if self.micro_tokens < self.context:
+            raise ConfigError(f"micro_tokens {self.micro_tokens} holds no whole window of {self.context}; raise it or shorten the context")
+        if not (0 < self.prior_start < 1 and 0 < self.prior_end < 1):
+            raise ConfigError(f"the prior's p runs between 0 and 1, got {self.prior_start} to {self.prior_end}")
+        if self.noise < 0 or self.push < 0 or not 0 < self.fixed_share <= 1:
+            raise ConfigError("noise and push must be at least 0, fixed_share in (0, 1]")
+        for phase in (self.squeeze, self.heat, self.cooldown):
+            if phase.updates and phase.tokens_per_update % self.context:
+                raise ConfigError(f"tokens_per_update {phase.tokens_per_update} is not a multiple of the context {self.context}")
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """The three phases by name, in order."""
+        return {"squeeze": self.squeeze, "heat": self.heat, "cooldown": self.cooldown}
+
+    @property
+    def total_updates(self) -> int:
+        """Updates of the whole run."""
+        return sum(p.updates for p in self.phases.values())
+
+    def prior(self, update: int) -> float:
+        """The prior's p at an update of phase two."""
+        return self.prior_start + (self.prior_end - self.prior_start) * update / max(1, self.heat.updates)
+
+    def lambda_iter(self, update: int) -> float:
+        """The iteration loss's weight at an update of phase two."""
+        return self.heat.lambda_iter * min(1.0, (update + 1) / max(1, self.iter_ramp))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {
+            f.name: ({g.name: getattr(v, g.name) for g in fields(v)} if is_dataclass(v := getattr(self, f.name)) else v)
+            for f in fields(self)
+        }
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Recipe:
+        """Inverse of as_json."""
+        parts = {k: Phase(**v) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v for k, v in body.items()}
+        try:
+            return cls(**parts)
+        except TypeError as err:
+            raise ConfigError(f"not a recipe: {err}") from err
+
+    @property
+    def digest(self) -> str:
+        """Identifies the recipe."""
+        return json_digest(self.as_json())
+
+    def scaled(self, share: float) -> Recipe:
+        """The same recipe with phases, ramp, patience and gap shortened to a share: for trials and tests."""
+        if not 0 < share <= 1:
+            raise ConfigError(f"a share lies in (0, 1], got {share}")
+
+        def short(n: int) -> int:
+            return max(1, round(n * share)) if n else 0
+
+        phases = {k: replace(p, updates=short(p.updates)) for k, p in self.phases.items()}
+        return replace(
+            self, **phases, iter_ramp=short(self.iter_ramp), patience=short(self.patience), gap=short(self.gap),
+            validate_every=short(self.validate_every), checkpoint_every=short(self.checkpoint_every),
+        )  # fmt: skip

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""train: the three phases of HEAT, from a prepared model to counts, weights and constants ready to export."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heatfhe.errors import ConfigError
+from heatfhe.halting import BackOff
+from heatfhe.progress import SILENT, Reporter
+from heatfhe.ranges import calibrate, refit
+from heatfhe.records import FAMILIES, Calibration
+from heatfhe.sites import Prepared
+from heatfhe.training import checkpoint
+from heatfhe.training.checkpoint import Position
+from heatfhe.training.data import Windows
+from heatfhe.training.journal import Journal
+from heatfhe.training.loop import Run, run_phase
+from heatfhe.training.recipe import Recipe
+
+ORDER = ("squeeze", "heat", "cooldown", "done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a run ends with. The prepared model carries the weights; ``calibration`` the final constants and counts."""
+
+    calibration: Calibration
+    seed_iterations: Mapping[str, int]
+    validation: float
+    skipped: int
+    updates: int
+    seconds: float
+
+    @property
+    def iterations(self) -> dict[str, int]:
+        """Solver iterations per forward, by family."""
+        return self.calibration.iterations()
+
+
+def train(
+    prepared: Prepared,
+    windows: Windows,
+    recipe: Recipe | None = None,
+    *,
+    held_out: Windows | None = None,
+    folder: Path | None = None,
+    reporter: Reporter = SILENT,
+    accelerator: Any = None,
+    stop: Callable[[], bool] = bool,
+    compile: bool = False,
+    tensorboard: bool = True,
+) -> Trained:
+    """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
+
+    >>> trained = train(prepare(model), windows, recipe("default-model"), folder=Path("out/heat"))   # doctest: +SKIP
+    >>> sum(trained.iterations.values())                                                             # doctest: +SKIP
+    """
+    recipe = recipe or Recipe()
+    _check(prepared, windows, recipe)
+    accelerator = accelerator or _accelerator(recipe)
+    began = time.monotonic()
+    identity = {"model": prepared.fingerprint(), "recipe": recipe.digest, "text": _digest(windows)}
+    prepared.to(accelerator.device)
+    teacher = _teacher(prepared) if any(p.distil and p.updates for p in recipe.phases.values()) else None
+    found = checkpoint.load(folder / "checkpoint", prepared, identity) if folder is not None else None
+    position, resumed = found if found is not None else (Position(), None)
+    journal = Journal(folder if accelerator.is_main_process else None, after=position.step, tensorboard=tensorboard)
+    run = Run(
+        prepared=prepared, teacher=teacher, windows=windows, held_out=held_out, recipe=recipe, accelerator=accelerator,
+        position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop, compiled=compile,
+    )  # fmt: skip
+    try:
+        while position.phase != "done":
+            phase = recipe.phases[position.phase]
+            if not position.entered:
+                _enter(run, position.phase)
+                position.entered = True
+            if phase.updates:
+                run_phase(run, position.phase, phase, resumed)
+            resumed = None
+            position.phase, position.update, position.entered = ORDER[ORDER.index(position.phase) + 1], 0, False
+            run.save()
+    finally:
+        journal.close()
+    calibration = _finish(run)
+    return Trained(
+        calibration=calibration,
+        seed_iterations=_seed_iterations(run),
+        validation=run.last_validation,
+        skipped=position.skipped,
+        updates=position.step,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _enter(run: Run, phase: str) -> None:
+    """What happens once before a phase: calibrate before phase two, freeze and re-fit before phase three."""
+    recipe, prepared, position = run.recipe, run.prepared, run.position
+    if phase == "heat" and recipe.heat.updates and recipe.heat.halting != "none":
+        seed = _calibrated(run, delta_2=recipe.delta_2)
+        if recipe.counts == "fixed":
+            seed = seed.with_counts(fixed_counts(seed, recipe.fixed_share))
+        prepared.adopt(seed)
+        run.journal.write("calibrated", position.step, {"iterations": seed.iterations(), "counts": seed.counts()})
+        position.targets = BackOff.start(prepared.sites, patience=recipe.patience, gap=recipe.gap)
+    if phase == "cooldown" and prepared.calibration is not None:
+        if recipe.heat.halting == "soft":
+            prepared.freeze()
+        position.targets = None
+        if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
+            prepared.adopt(refit(prepared, _sequences(run), reporter=run.reporter), keep_logits=True)
+
+
+def fixed_counts(calibration: Calibration, share: float) -> dict[str, int]:
+    """Every calibrated count cut to a share of itself by hand, never below its floor: the artisan's baseline."""
+    floors = {f.suffix: f.floor for f in FAMILIES.values()}
+    return {name: max(floors[name.rsplit("/", 1)[1]], round(count * share)) for name, count in calibration.counts().items()}
+
+
+def _sequences(run: Run) -> list[torch.Tensor]:
+    rows = torch.from_numpy(run.windows.rows[: run.recipe.calibration_windows, :-1])
+    return list(rows.to(run.accelerator.device).split(max(1, run.recipe.micro_tokens // run.recipe.context)))
+
+
+def _calibrated(run: Run, *, delta_2: int | None = None) -> Calibration:
+    r = run.recipe
+    return calibrate(run.prepared, _sequences(run), r.tolerance, r.rule, r.solver, reporter=run.reporter, delta_2=delta_2)
+
+
+def _finish(run: Run) -> Calibration:
+    """The final constants: re-fitted on the final weights where a range has left its fitted domain."""
+    recipe, prepared = run.recipe, run.prepared
+    if recipe.counts == "calibrated" or prepared.calibration is None:
+        calibration = _calibrated(run)
+    else:
+        if recipe.heat.halting == "soft" and not recipe.cooldown.updates:
+            prepared.freeze()
+        calibration = merge(prepared.calibration, refit(prepared, _sequences(run), reporter=run.reporter))
+    calibration = replace(calibration, fingerprint=prepared.fingerprint())
+    prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
+    prepared.set_mode("deployed")
+    return calibration
+
+
+def merge(trained: Calibration, observed: Calibration) -> Calibration:
+    """Constants the weights were trained with, except where the final ranges have left their domain; trained counts.
+
+    A shallow solver's error is part of what the weights learned, and it depends on the domain it was fitted on: moving
+    that domain without need would undo some of the training.
+    """
+    norms = {
+        n: c if c.fit.lo <= observed.norms[n].observed.lo and observed.norms[n].observed.hi <= c.fit.hi else observed.norms[n]
+        for n, c in trained.norms.items()
+    }
+    rows = {
+        n: c if c.fit.lo <= observed.softmaxes[n].observed.lo and observed.softmaxes[n].observed.hi <= c.fit.hi else observed.softmaxes[n]
+        for n, c in trained.softmaxes.items()
+    }
+    return replace(observed, norms=norms, softmaxes=rows).with_counts(trained.counts())
+
+
+def _teacher(prepared: Prepared) -> torch.nn.Module:
+    """A frozen copy of the parent with its own nonlinearities: sites keep every weight's name."""
+    model: Any = prepared.model
+    teacher: torch.nn.Module = type(model)(copy.deepcopy(model.config))
+    teacher.load_state_dict(model.state_dict())
+    return teacher.to(next(model.parameters()).device).eval().requires_grad_(False)
+
+
+def _accelerator(recipe: Recipe) -> Any:
+    from accelerate import Accelerator
+
+    narrow = recipe.precision == "bf16" and torch.cuda.is_available()
+    return Accelerator(mixed_precision="bf16" if narrow else "no", cpu=not torch.cuda.is_available())
+
+
+def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
+    if windows.context != recipe.context:
+        raise ConfigError(f"the windows hold {windows.context} tokens, the recipe's context is {recipe.context}; pack the text to it")
+    if recipe.context > prepared.architecture.context:
+        raise ConfigError(f"the recipe's context {recipe.context} exceeds the model's {prepared.architecture.context}")
+    top = int(windows.rows.max())
+    if top >= prepared.architecture.vocabulary or int(windows.rows.min()) < 0:
+        raise ConfigError(f"token {top} lies outside the model's vocabulary of {prepared.architecture.vocabulary}; use its own tokenizer")
+
+
+def _digest(windows: Windows) -> str:
+    return hashlib.sha256(windows.rows.tobytes()).hexdigest()
+
+
+def _seed_iterations(run: Run) -> dict[str, int]:
+    if run.folder is None:
+        return {}
+    from heatfhe.training.journal import read_log
+
+    lines = [line for line in read_log(run.folder) if line["kind"] == "calibrated"]
+    return dict(lines[-1]["iterations"]) if lines else {}
