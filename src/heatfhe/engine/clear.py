@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clear engine: the meaning of every instruction in float64, with levels, magnitudes and keys enforced.
+
+It encrypts nothing. Values may carry a leading axis of independent sequences, so that many windows run as one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.ckks.params import Params
+from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
+from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError, WireError
+
+MAGIC = b"heatfhe-clear-value\n"
+Noise = Callable[[float, np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
+"""(bound, generator, shape) -> what a bootstrap adds to each real part."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClearValue:
+    """Slots (..., n) in the open, and the level they pretend to have."""
+
+    slots: NDArray[Any]
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapNoise:
+    """Gaussian noise of a bootstrap: ``sigma`` on values brought to size one, so sigma times the bound on others.
+
+    ``floor`` is a relative floor: no less than floor times the bound. ``table`` gives measured deviations by the size
+    of the value that was refreshed (size -> sigma, in absolute terms), and replaces both where given.
+    """
+
+    sigma: float = 0.0
+    floor: float = 0.0
+    table: Mapping[float, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.sigma < 0 or self.floor < 0 or any(s < 0 or k <= 0 for k, s in self.table.items()):
+            raise ConfigError("a bootstrap's noise cannot be negative, nor measured at size zero")
+
+    def deviation(self, bound: float) -> float:
+        """Standard deviation on a value of at most this magnitude."""
+        if self.table:
+            sizes = sorted(self.table)
+            return float(np.interp(bound, sizes, [self.table[s] for s in sizes]))
+        return bound * max(self.sigma, self.floor)
+
+    def __call__(self, bound: float, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return self.deviation(bound) * rng.standard_normal(shape)
+
+
+class ClearEngine:
+    """Executes steps on slot vectors. Refuses what a real engine could not do: spent levels, missing keys, overflow."""
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        request: KeyRequest | None = None,
+        noise: Noise | None = None,
+        rng: np.random.Generator | None = None,
+        strict: bool = True,
+    ) -> None:
+        """With a ``request`` only its rotations are allowed; ``strict`` False lets magnitudes leave their bounds."""
+        if noise is not None and rng is None:
+            raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
+        self._params, self.request, self.noise, self.rng, self.strict = params, request, noise, rng, strict
+        self._encoded: dict[str, NDArray[Any]] = {}
+
+    @property
+    def params(self) -> Params:
+        return self._params
+
+    @property
+    def slots(self) -> int:
+        """Slots of a value."""
+        return self._params.slots
+
+    # -- values -----------------------------------------------------------------------------------------------------
+
+    def value(self, slots: NDArray[Any], level: int | None = None) -> ClearValue:
+        """A value from its slots (..., n), as a client's encryption would give it."""
+        level = self._params.levels if level is None else level
+        if slots.shape[-1] != self.slots:
+            raise EngineError(f"a value has {self.slots} slots, got {slots.shape[-1]}")
+        if not 0 <= level <= self._params.levels:
+            raise EngineError(f"level {level} lies outside 0..{self._params.levels}")
+        return ClearValue(np.asarray(slots), level)
+
+    def level(self, a: ClearValue) -> int:
+        return a.level
+
+    def dump(self, a: ClearValue) -> bytes:
+        buffer = io.BytesIO()
+        np.save(buffer, a.slots, allow_pickle=False)
+        return MAGIC + a.level.to_bytes(2, "little") + buffer.getvalue()
+
+    def parse(self, blob: bytes) -> ClearValue:
+        if not blob.startswith(MAGIC):
+            raise WireError("not a value of the clear engine; client and server use different engines")
+        body = blob[len(MAGIC) :]
+        try:
+            slots = np.load(io.BytesIO(body[2:]), allow_pickle=False)
+        except (ValueError, EOFError, OSError) as err:
+            raise WireError("a value is truncated or altered; send it again") from err
+        if slots.ndim < 1 or slots.shape[-1] != self.slots or slots.dtype.kind not in "fc" or not np.isfinite(slots).all():
+            raise WireError(f"a value must be finite numbers in {self.slots} slots")
+        level = int.from_bytes(body[:2], "little")
+        if level > self._params.levels:
+            raise WireError(f"a value claims level {level}, the parameters have {self._params.levels}")
+        return ClearValue(slots, level)
+
+    # -- free instructions ------------------------------------------------------------------------------------------
+
+    def add(self, a: ClearValue, b: ClearValue) -> ClearValue:
+        return ClearValue(a.slots + b.slots, self._equal(a, b))
+
+    def sub(self, a: ClearValue, b: ClearValue) -> ClearValue:
+        return ClearValue(a.slots - b.slots, self._equal(a, b))
+
+    def negate(self, a: ClearValue) -> ClearValue:
+        return ClearValue(-a.slots, a.level)
+
+    def add_plain(self, a: ClearValue, p: Plain) -> ClearValue:
+        return ClearValue(a.slots + self._plain(p), a.level)
+
+    def times(self, a: ClearValue, k: int) -> ClearValue:
+        return ClearValue(a.slots * k, a.level)
+
+    def times_i(self, a: ClearValue) -> ClearValue:
+        return ClearValue(a.slots * 1j, a.level)
+
+    def rotate(self, a: ClearValue, by: int) -> ClearValue:
+        self._key(by)
+        return ClearValue(np.roll(a.slots, -by, axis=-1), a.level)
+
+    def rotate_many(self, a: ClearValue, by: Sequence[int]) -> list[ClearValue]:
+        return [self.rotate(a, k) for k in by]
+
+    def conjugate(self, a: ClearValue) -> ClearValue:
+        if self.request is not None and not self.request.conjugation:
+            raise MissingKeyError("conjugation is not among the plan's keys; make keys for this plan")
+        return ClearValue(np.conj(a.slots), a.level)
+
+    def drop(self, a: ClearValue, level: int) -> ClearValue:
+        if not 0 <= level <= a.level:
+            raise OutOfLevelsError(f"a value at level {a.level} cannot be dropped to level {level}")
+        return ClearValue(a.slots, level)
+
+    # -- products ---------------------------------------------------------------------------------------------------
+
+    def multiply(self, a: ClearValue, b: ClearValue) -> ClearValue:
+        return ClearValue(a.slots * b.slots, self._spend(self._equal(a, b), "multiply"))
+
+    def multiply_sum(self, pairs: Sequence[tuple[ClearValue, ClearValue]]) -> ClearValue:
+        level = self._equal(*(v for pair in pairs for v in pair))
+        return ClearValue(_total([a.slots * b.slots for a, b in pairs]), self._spend(level, "multiply_sum"))
+
+    def multiply_plain(self, a: ClearValue, p: Plain) -> ClearValue:
+        return ClearValue(a.slots * self._plain(p), self._spend(a.level, "multiply_plain"))
+
+    def multiply_plain_sum(self, pairs: Sequence[tuple[ClearValue, Plain]]) -> ClearValue:
+        level = self._equal(*(v for v, _ in pairs))
+        return ClearValue(_total([v.slots * self._plain(p) for v, p in pairs]), self._spend(level, "multiply_plain_sum"))
+
+    def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
+        for k in m.rotations:
+            self._key(k)
+        level = self._spend(a.level, "linear")
+        babies = {b: np.roll(a.slots, -b, axis=-1) for b in m.babies}
+        terms = []
+        for giant, row in m.giants.items():
+            inner = _total([babies[b] * self._plain(v) for b, v in row.items()])
+            terms.append(np.roll(inner, -giant, axis=-1))
+        return ClearValue(_total(terms), level)
+
+    # -- bootstraps -------------------------------------------------------------------------------------------------
+
+    def bootstrap(self, a: ClearValue, *, period: int, bound: float) -> ClearValue:
+        return ClearValue(self._refreshed(a, period, bound), self._params.levels)
+
+    def bootstrap_pair(self, a: ClearValue, b: ClearValue, *, period: int, bound: float) -> tuple[ClearValue, ClearValue]:
+        level = self._params.levels - self._params.pair_levels
+        return ClearValue(self._refreshed(a, period, bound), level), ClearValue(self._refreshed(b, period, bound), level)
+
+    def _refreshed(self, a: ClearValue, period: int, bound: float) -> NDArray[Any]:
+        n = self.slots
+        if period < 1 or n % period:
+            raise EngineError(f"a bootstrap of period {period} on {n} slots; a period divides the slots")
+        size = float(np.abs(a.slots).max())
+        if self.strict:
+            if not np.isfinite(size) or size > bound * (1 + 1e-9):
+                raise EngineError(f"a bootstrap planned for magnitudes up to {bound:g} met {size:g}; calibrate on wider data")
+            if bound > self._params.window * (1 + 1e-9):
+                raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's window {self._params.window:g}; plan again")
+            slack = 1e-6 * max(bound, 1e-300)
+            if np.iscomplexobj(a.slots) and float(np.abs(a.slots.imag).max()) > slack:
+                raise EngineError("a bootstrap met a value that is not real")
+            cycles = a.slots.reshape(*a.slots.shape[:-1], n // period, period)
+            if float(np.abs(cycles - cycles[..., :1, :]).max()) > slack:
+                raise EngineError(f"a bootstrap met a value that does not repeat with period {period}")
+        real = np.array(a.slots.real, dtype=np.float64)
+        if self.noise is not None and self.rng is not None:
+            shape = (*real.shape[:-1], period)
+            real += np.tile(self.noise(bound, self.rng, shape), (1,) * (real.ndim - 1) + (n // period,))
+        return real
+
+    # -- checks -----------------------------------------------------------------------------------------------------
+
+    def _equal(self, *values: ClearValue) -> int:
+        levels = {v.level for v in values}
+        if len(levels) != 1:
+            raise EngineError(f"operands at levels {sorted(levels)}; a plan drops them to one level first")
+        return levels.pop()
+
+    def _spend(self, level: int, what: str) -> int:
+        if level < 1:
+            raise OutOfLevelsError(f"{what} needs 1 level, has {level}; bootstrap before it")
+        return level - 1
+
+    def _key(self, by: int) -> None:
+        if self.request is not None and by % self.slots and by % self.slots not in self.request.rotations:
+            raise MissingKeyError(f"rotation by {by} is not among the plan's keys; make keys for this plan")
+
+    def _plain(self, p: Plain) -> Any:
+        if not isinstance(p, Vector):
+            return p
+        if not p.keep:
+            return p.make()
+        if p.key not in self._encoded:
+            self._encoded[p.key] = p.make()
+        return self._encoded[p.key]
+
+
+def _total(terms: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    out = terms[0]
+    for term in terms[1:]:
+        out = out + term
+    return out
+
+
+def open_clear(request: KeyRequest, keys: KeySource, **options: Any) -> ClearEngine:
+    """The clear engine as an EngineFactory; it needs no keys and holds the plan to the rotations it asked for."""
+    return ClearEngine(request.params, request=request, **options)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a plan's program on an engine, for one position: levels checked, dead values freed, nothing looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from heatfhe.engine.protocol import Engine, KeyRequest, LinearMap, Plain, Vector
+from heatfhe.errors import ConfigError, EngineError
+from heatfhe.planning import PlaintextSource, Plan, Step
+from heatfhe.progress import SILENT, Reporter
+
+C = TypeVar("C")
+Values = Mapping[str, Sequence[C]]
+Trace = Callable[[tuple[Any, ...]], None]
+"""Receives every instruction as (kind, level, public arguments): what an observer of the server sees."""
+
+
+def key_request(plan: Plan) -> KeyRequest:
+    """The evaluation keys a plan needs, and no others."""
+    return KeyRequest(
+        params=plan.params,
+        rotations=plan.rotations,
+        conjugation=plan.conjugation,
+        bootstrap_periods=plan.bootstrap_periods,
+    )
+
+
+def run(
+    plan: Plan,
+    engine: Engine[C],
+    source: PlaintextSource,
+    program: str,
+    inputs: Values[C],
+    position: int,
+    *,
+    reporter: Reporter = SILENT,
+    trace: Trace | None = None,
+) -> dict[str, list[C]]:
+    """Execute one program at one public position and return its outputs by name, one value per ciphertext.
+
+    Cached values that are missing from ``inputs`` stand for an empty cache. Every result's level is compared with the
+    plan's: a difference is an error of the engine, raised with the step's number and place.
+    """
+    return Runner(plan, engine, source, reporter=reporter, trace=trace).run(program, inputs, position)
+
+
+@dataclass
+class Runner:
+    """A plan on an engine, with its linear maps prepared once."""
+
+    plan: Plan
+    engine: Any
+    source: PlaintextSource
+    reporter: Reporter = SILENT
+    trace: Trace | None = None
+    maps: dict[str, LinearMap] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine.params.digest != self.plan.params.digest:
+            raise ConfigError(
+                f"the plan is for {self.plan.params.name}, the engine runs {self.engine.params.name}; plan again or open that set"
+            )
+
+    def run(self, program: str, inputs: Values[Any], position: int) -> dict[str, list[Any]]:
+        """One program at one position."""
+        if not 0 <= position < self.plan.context:
+            raise ConfigError(
+                f"position {position} lies outside the plan's cache of {self.plan.context}; shorten the text or plan a larger context"
+            )
+        chosen = self.plan.program(program)
+        values = self._given(program, inputs, position)
+        last = chosen.last_use()
+        kept = {v for port in chosen.outputs.values() for v in port.values}
+        self.reporter.start(program, len(chosen.steps))
+        for i, step in enumerate(chosen.steps):
+            results = self._execute(step, [values[a] for a in step.args], position)
+            for number, value in zip(step.results, results):
+                if value is not None and self.engine.level(value) != step.level:
+                    raise EngineError(
+                        f"step {i} ({step.kind} of {step.name}) ended at level {self.engine.level(value)}, the plan says {step.level}"
+                    )
+                if number in last or number in kept:
+                    values[number] = value
+            for a in set(step.args):
+                if last[a] == i:
+                    del values[a]
+            self.reporter.advance(program, operator=step.operator, kind=step.kind)
+        self.reporter.done(program)
+        return {name: [values[v] for v in port.values] for name, port in chosen.outputs.items()}
+
+    def _given(self, program: str, inputs: Values[Any], position: int) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        for name, port in self.plan.program(program).inputs.items():
+            given = inputs.get(name)
+            if given is None:
+                if "/" not in name or position:
+                    raise ConfigError(f"program {program!r} at position {position} needs the value {name!r}")
+                given = [None] * len(port.values)
+            if len(given) != len(port.values):
+                raise ConfigError(f"{name}: {len(port.values)} ciphertexts expected, got {len(given)}")
+            for number, value in zip(port.values, given):
+                if value is not None and self.engine.level(value) != port.level:
+                    if self.engine.level(value) < port.level:
+                        raise EngineError(f"{name}: comes at level {self.engine.level(value)}, the plan needs {port.level}")
+                    value = self.engine.drop(value, port.level)
+                values[number] = value
+        return values
+
+    def _execute(self, step: Step, args: list[Any], position: int) -> list[Any]:
+        e, kind = self.engine, step.kind
+        if any(a is None for a in args):  # an empty cache: position 0 alone, so this is public
+            if kind == "add":
+                return [args[0] if args[1] is None else args[1]]
+            if kind == "drop":
+                return [None]
+            raise EngineError(f"{step.name}: {kind} of an empty cache")
+        by = tuple(k * (position % step.modulus) % self.plan.packing.n for k in step.by) if step.modulus else step.by
+        if self.trace is not None:
+            bound = self.bound(step, position)
+            self.trace((kind, step.level, by, step.plains, step.part, step.product, step.number, step.period, bound))
+        if kind in ("add", "sub", "multiply"):
+            return [getattr(e, kind)(args[0], args[1])]
+        if kind in ("negate", "conjugate", "times_i"):
+            return [getattr(e, kind)(args[0])]
+        if kind in ("add_plain", "multiply_plain"):
+            return [getattr(e, kind)(args[0], self.plain(step.plains[0], position, step.part))]
+        if kind == "multiply_plain_sum":
+            return [e.multiply_plain_sum([(a, self.plain(p, position, step.part)) for a, p in zip(args, step.plains)])]
+        if kind == "multiply_sum":
+            return [e.multiply_sum(list(zip(args[0::2], args[1::2])))]
+        if kind == "times":
+            return [e.times(args[0], step.number)]
+        if kind == "rotate":
+            return [e.rotate(args[0], by[0])]
+        if kind == "rotate_many":
+            return list(e.rotate_many(args[0], by))
+        if kind == "drop":
+            return [e.drop(args[0], step.level)]
+        if kind == "linear":
+            return [e.linear(args[0], self.linear_map(step.product))]
+        if kind == "bootstrap":
+            return [e.bootstrap(args[0], period=step.period, bound=self.bound(step, position))]
+        if kind == "bootstrap_pair":
+            return list(e.bootstrap_pair(args[0], args[1], period=step.period, bound=self.bound(step, position)))
+        raise EngineError(f"no engine knows the step {kind!r}")
+
+    def bound(self, step: Step, position: int) -> float:
+        """The magnitude a bootstrap must allow at this position."""
+        return step.bound * float(((position + 1) / self.plan.context) ** step.rows)
+
+    def plain(self, key: str, position: int, part: int) -> Plain:
+        """A plaintext by its key, as a number where it is one, else made when the engine asks."""
+        names = key.split("*", 1)
+        if len(names) == 1:
+            return float(names[0])
+        moves = self.source.moves(key)
+        if set(names[1].split("*")) <= {"rows", "rows^-1", "rows^-2", "rows^2"}:
+            return float(self.source.plain(key, position, part))  # type: ignore[arg-type]
+        full = f"{key}#{part}" + (f"@{position}" if moves else "")
+        return Vector(full, lambda: self.source.plain(key, position, part), keep=not moves)  # type: ignore[arg-type,return-value]
+
+    def linear_map(self, key: str) -> LinearMap:
+        """A linear map with its plaintexts, made when the engine asks."""
+        if key not in self.maps:
+            p = self.plan.products[key]
+            self.maps[key] = LinearMap(
+                key,
+                {g: {b: Vector(f"map:{key}:{g}:{b}", self._diagonal(key, g, b)) for b in p.babies} for g in p.giants},
+            )
+        return self.maps[key]
+
+    def _diagonal(self, key: str, giant: int, baby: int) -> Callable[[], Any]:
+        return lambda: self.source.diagonal(key, giant, baby)

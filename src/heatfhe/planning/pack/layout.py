@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the numbers of one token live: the periodic layout P, the interleaved layout I, and the sizes both follow from.
+
+Layout P(M): slot s holds x[s mod M]. Layout I(w): slot e * stride + c * w + r holds entry (e, r) in every copy c; heads
+use w = padded heads with r the head and e the index inside it, the hidden vector uses w = hidden / dh with index
+e * w + r. A layout is an index array: slot -> index of the real vector, or -1 where the slot is padding and stays zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.circuit import Shape
+from heatfhe.errors import ConfigError, PlanError
+
+Index = NDArray[np.int64]
+Real = NDArray[np.float64]
+
+
+def power_of_two(least: int) -> int:
+    """The smallest power of two that is at least ``least``."""
+    return 1 << max(0, least - 1).bit_length()
+
+
+def periodic(n: int, period: int, real: int) -> Index:
+    """Layout P: slot s holds index s mod period, padding from ``real`` on."""
+    index = np.arange(n) % period
+    return np.where(index < real, index, -1)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The sizes of a packed decode step: everything a layout, a mask or a product needs to know, and nothing secret.
+
+    ``slots`` is what a ciphertext has; ``n`` of them are laid out and repeated when the ring is larger than the model
+    can use (n = D * dh). ``context`` is the capacity T = t * m of the cache.
+    """
+
+    shape: Shape
+    slots: int
+    context: int
+
+    def __post_init__(self) -> None:
+        if self.slots < 1 or self.slots & (self.slots - 1):
+            raise ConfigError(f"a slot count is a power of two, got {self.slots}")
+        if self.slots < self.D:
+            raise PlanError(
+                f"the padded width {self.D} does not fit {self.slots} slots; use a ring of dimension {2 * self.D} or more"
+            )
+        if not 1 <= self.context <= self.shape.context:
+            raise PlanError(
+                f"a cache of {self.context} positions was asked for, the circuit's context is {self.shape.context}; ask for at most that"
+            )
+        if self.m > self.dh:
+            raise PlanError(
+                f"a cache of {self.context} positions needs {self.m} residue classes and the head has {self.dh}; "
+                f"use at least {2 * self.slots * self.m // self.dh} as ring dimension or a context of at most {self.t * self.dh}"
+            )
+
+    @property
+    def Hp(self) -> int:
+        """Heads, padded."""
+        return power_of_two(self.shape.heads)
+
+    @property
+    def dh(self) -> int:
+        """Head width, padded."""
+        return power_of_two(self.shape.head_width)
+
+    @property
+    def D(self) -> int:
+        """Width, padded: heads times head width, each padded."""
+        return self.Hp * self.dh
+
+    @property
+    def n(self) -> int:
+        """Slots laid out; the rest of a larger ring repeats them."""
+        return min(self.slots, self.D * self.dh)
+
+    @property
+    def t(self) -> int:
+        """Copies of a width-D vector that fit."""
+        return self.n // self.D
+
+    @property
+    def stride(self) -> int:
+        """Stride of the top index in layout I."""
+        return self.n // self.dh
+
+    @property
+    def m(self) -> int:
+        """Cache ciphertexts for keys, and as many for values."""
+        return power_of_two(-(-self.context // self.t))
+
+    @property
+    def F(self) -> int:
+        """Hidden width of one hidden ciphertext, padded."""
+        return min(self.n, power_of_two(max(self.shape.hidden, self.dh)))
+
+    @property
+    def hidden_parts(self) -> int:
+        """Ciphertexts that hold the hidden vector."""
+        return -(-self.shape.hidden // self.F)
+
+    @property
+    def hF(self) -> int:
+        """Inner width of the hidden layout."""
+        return self.F // self.dh
+
+    @property
+    def V(self) -> int:
+        """Period of one vocabulary ciphertext."""
+        return min(self.n, power_of_two(self.shape.vocabulary))
+
+    @property
+    def vocabulary_parts(self) -> int:
+        """Ciphertexts that hold one number per word."""
+        return -(-self.shape.vocabulary // self.V)
+
+    @property
+    def capacity(self) -> int:
+        """Positions the cache can hold: t * m, at least ``context``."""
+        return self.t * self.m
+
+    # -- layouts: index arrays over n slots -------------------------------------------------------------------------
+
+    @cached_property
+    def residual(self) -> Index:
+        """Layout P of the residual stream."""
+        return periodic(self.n, self.D, self.shape.width)
+
+    @cached_property
+    def coordinates(self) -> tuple[Index, Index, Index]:
+        """(e, c, h) of every slot in the heads' layout."""
+        s = np.arange(self.n)
+        return s // self.stride, s % self.stride // self.Hp, s % self.Hp
+
+    @cached_property
+    def heads(self) -> Index:
+        """Layout I of queries, keys, values and the attention's output."""
+        e, _, h = self.coordinates
+        real = (h < self.shape.heads) & (e < self.shape.head_width)
+        return np.where(real, h * self.shape.head_width + e, -1)
+
+    def hidden(self, part: int) -> Index:
+        """Layout I of one ciphertext of the hidden vector."""
+        s = np.arange(self.n)
+        index = part * self.F + s // self.stride * self.hF + s % self.hF
+        return np.where(index < self.shape.hidden, index, -1)
+
+    def vocabulary(self, part: int) -> Index:
+        """Layout P of one ciphertext of logits or of a one-hot row."""
+        index = part * self.V + np.arange(self.n) % self.V
+        return np.where(index < self.shape.vocabulary, index, -1)
+
+    # -- pack and unpack --------------------------------------------------------------------------------------------
+
+    def place(self, row: Real, index: Index) -> Real:
+        """A real vector (..., size) on all slots (..., slots): zero in padding, repeated in a larger ring."""
+        row = np.asarray(row, dtype=np.float64)
+        padded = np.concatenate([row, np.zeros((*row.shape[:-1], 1))], axis=-1)
+        repeat = (1,) * (row.ndim - 1) + (self.slots // self.n,)
+        return np.asarray(np.tile(padded[..., index], repeat))
+
+    def collect(self, values: NDArray[Any], index: Index, size: int) -> Real:
+        """Inverse of place: the first slot that holds each index."""
+        where = np.full(size, -1)
+        real = np.flatnonzero(index >= 0)[::-1]
+        where[index[real]] = real
+        out = np.zeros((*values.shape[:-1], size))
+        out[..., where >= 0] = np.real(values)[..., where[where >= 0]]
+        return out
+
+    def pack_residual(self, row: Real) -> Real:
+        """An embedding or residual row in layout P."""
+        return self.place(row, self.residual)
+
+    def unpack_residual(self, values: NDArray[Any]) -> Real:
+        """Inverse of pack_residual."""
+        return self.collect(values, self.residual, self.shape.width)
+
+    def pack_vocabulary(self, row: Real) -> list[Real]:
+        """One number per word, as one slot vector per part."""
+        return [self.place(row, self.vocabulary(p)) for p in range(self.vocabulary_parts)]
+
+    def unpack_vocabulary(self, parts: list[NDArray[Any]]) -> Real:
+        """Inverse of pack_vocabulary."""
+        size = self.shape.vocabulary
+        return np.asarray(sum(self.collect(v, self.vocabulary(p), size) for p, v in enumerate(parts)))

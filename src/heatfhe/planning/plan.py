@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Plan: a circuit bound to parameters, as programs of primitive steps. Pure data; weights are named, never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from heatfhe.circuit import Circuit, Shape
+from heatfhe.ckks.params import Params
+from heatfhe.errors import ConfigError, FileFormatError, PlanError
+from heatfhe.files import json_digest, read_json, write_json
+from heatfhe.planning.assemble import assemble
+from heatfhe.planning.cost import CostTable, cost_table, cost_tables
+from heatfhe.planning.pack import Packing, Product
+from heatfhe.planning.placement import Rules, place
+from heatfhe.planning.program import Program
+from heatfhe.planning.programs import PROGRAMS, record
+from heatfhe.planning.source import PlaintextSource
+
+KIND, VERSION = "heatfhe-plan", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Programs by name, with everything an engine needs except weights and keys.
+
+    ``circuit`` is the digest of the circuit it was made for, ``products`` the rotations of every linear map. Cached
+    values are named ``<attention>/k`` and ``<attention>/v`` and keep one level over all programs.
+    """
+
+    circuit: str
+    name: str
+    params: Params
+    shape: Shape
+    context: int
+    programs: Mapping[str, Program]
+    products: Mapping[str, Product]
+    placement: str
+    cost: str
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = set(self.programs) - set(PROGRAMS)
+        if unknown or not self.programs:
+            raise ConfigError(f"a plan holds programs among {', '.join(PROGRAMS)}, got {sorted(self.programs)}")
+
+    @cached_property
+    def packing(self) -> Packing:
+        """The layouts its values have."""
+        return Packing(self.shape, self.params.slots, self.context)
+
+    @cached_property
+    def rotations(self) -> tuple[int, ...]:
+        """Every rotation a program may ask for, at any position."""
+        found: set[int] = set()
+        for program in self.programs.values():
+            for step in program.steps:
+                if step.kind == "linear":
+                    found.update(self.products[step.product].rotations)
+                elif step.modulus:
+                    found.update(step.by[0] * k % self.packing.n for k in range(step.modulus))
+                else:
+                    found.update(step.by)
+        return tuple(sorted(found - {0}))
+
+    @cached_property
+    def bootstrap_periods(self) -> tuple[int, ...]:
+        """Distinct slots of the values that are refreshed."""
+        return tuple(sorted({s.period for p in self.programs.values() for s in p.bootstraps()}))
+
+    @property
+    def conjugation(self) -> bool:
+        """Whether a program conjugates; a paired bootstrap does."""
+        kinds = {s.kind for p in self.programs.values() for s in p.steps}
+        return bool(kinds & {"conjugate", "bootstrap_pair"})
+
+    @property
+    def cache(self) -> dict[str, tuple[int, int]]:
+        """Ciphertexts and level of every cached value."""
+        ports = {k: p for program in self.programs.values() for k, p in program.outputs.items() if "/" in k}
+        return {k: (len(p.values), p.level) for k, p in ports.items()}
+
+    def program(self, name: str) -> Program:
+        """A program by name."""
+        if name not in self.programs:
+            raise ConfigError(f"the plan has no program {name!r}; it holds {', '.join(self.programs)}: plan again with it")
+        return self.programs[name]
+
+    def source(self, circuit: Circuit) -> PlaintextSource:
+        """The plaintexts of this plan's steps, from its own circuit."""
+        if circuit.digest != self.circuit:
+            raise PlanError(f"plan {self.name} was made for another circuit; plan {circuit.name} again")
+        return PlaintextSource(circuit, self.packing, self.products)
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies the plan."""
+        return json_digest(self.as_json())
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {
+            **{k: getattr(self, k) for k in ("circuit", "name", "context", "placement", "cost")},
+            "params": self.params.as_json(),
+            "shape": {k: getattr(self.shape, k) for k in self.shape.__slots__},
+            "programs": [p.as_json() for p in self.programs.values()],
+            "products": [p.as_json() for p in self.products.values()],
+            "notes": dict(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Plan:
+        """Inverse of as_json; every part checks itself again."""
+        programs = [Program.from_json(p) for p in body["programs"]]
+        products = [Product.from_json(p) for p in body["products"]]
+        return cls(
+            **{k: body[k] for k in ("circuit", "name", "context", "placement", "cost", "notes")},
+            params=Params.from_json(body["params"]),
+            shape=Shape(**body["shape"]),
+            programs={p.name: p for p in programs},
+            products={p.key: p for p in products},
+        )
+
+    def save(self, path: Path) -> None:
+        """Write as versioned JSON, atomically."""
+        write_json(path, KIND, VERSION, self.as_json())
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read what save wrote; refuses altered or foreign files."""
+        try:
+            return cls.from_json(read_json(path, KIND, (VERSION,)))
+        except (KeyError, TypeError, ValueError, ConfigError) as err:
+            raise FileFormatError(f"{path}: a field is missing or wrong ({err}); plan again") from err
+
+
+def plan(
+    circuit: Circuit,
+    params: Params,
+    *,
+    placement: str = "exact",
+    cost: CostTable | str | None = None,
+    context: int | None = None,
+    programs: Sequence[str] = ("generate", "prompt"),
+    rules: Rules | None = None,
+    halve: bool | None = None,
+    contract: bool = True,
+) -> Plan:
+    """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps.
+
+    ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
+    the level at which keys and values are kept, the others follow.
+    """
+    table = cost if isinstance(cost, CostTable) else cost_table(cost or default_cost(params))
+    packing = Packing(circuit.shape, params.slots, circuit.shape.context if context is None else context)
+    if halve is None:
+        halve = dict(params.literal).get("times_i_levels", 0) == 0
+    made: dict[str, Program] = {}
+    products: dict[str, Product] = {}
+    cache: dict[str, int] = {}
+    for name in programs:
+        recording = record(circuit, packing, name, halve=halve, contract=contract)
+        fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
+        graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})
+        placed = place(graph, params, table, algorithm=placement, rules=rules)
+        levels = dict(cache) or {
+            key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
+        }
+        made[name] = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
+        if name != "embed":
+            cache = levels
+        products.update(recording.products)
+    return Plan(
+        circuit=circuit.digest, name=circuit.name, params=params, shape=circuit.shape, context=packing.context,
+        programs=made, products={k: products[k] for k in sorted(products)}, placement=placement, cost=table.name,
+    )  # fmt: skip
+
+
+def default_cost(params: Params) -> str:
+    """The shipped cost table nearest to an engine and its ring."""
+    if params.engine == "openfhe":
+        name = f"openfhe-cpu-{params.ring_dimension.bit_length() - 1}"
+        return name if name in cost_tables() else "openfhe-cpu-16"
+    return {"native": "cheddar-h200"}.get(params.engine, "paper-a100")

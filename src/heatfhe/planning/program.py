@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packed program: the primitive steps of one token, each with its level, ready for an engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from heatfhe.errors import ConfigError
+
+KINDS = (
+    "add", "sub", "negate", "add_plain", "times", "multiply", "multiply_sum", "multiply_plain", "multiply_plain_sum",
+    "linear", "rotate", "rotate_many", "conjugate", "times_i", "drop", "bootstrap", "bootstrap_pair",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One instruction. ``results`` and ``args`` are value numbers, ``level`` is that of the results.
+
+    ``plains`` are keys of a PlaintextSource, with ``part`` saying which ciphertext of a split value they meet. ``by``
+    are rotations; with a ``modulus`` the rotation is by * (position mod modulus). A bootstrap's magnitude is at most
+    bound * ((position + 1) / context)^rows.
+    """
+
+    kind: str
+    results: tuple[int, ...]
+    args: tuple[int, ...]
+    level: int
+    operator: str = ""
+    name: str = ""
+    plains: tuple[str, ...] = ()
+    part: int = 0
+    by: tuple[int, ...] = ()
+    modulus: int = 0
+    number: int = 0
+    product: str = ""
+    period: int = 0
+    bound: float = 0.0
+    rows: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"unknown step {self.kind!r}; have {', '.join(KINDS)}")
+        if self.level < 0:
+            raise ConfigError(f"{self.name}: {self.kind} ends at level {self.level}, below zero")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form without defaults."""
+        out = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value != f.default:
+                out[f.name] = list(value) if isinstance(value, tuple) else value
+        return out
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Step:
+        """Inverse of as_json."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A named value that enters or leaves a program: its value numbers, one per ciphertext, and its level."""
+
+    values: tuple[int, ...]
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The steps of one token, what they read and what they give back."""
+
+    name: str
+    steps: tuple[Step, ...]
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    predicted_seconds: float = 0.0
+
+    def last_use(self) -> dict[int, int]:
+        """Index of the last step that reads each value; outputs are never freed."""
+        last = {a: i for i, step in enumerate(self.steps) for a in step.args}
+        for port in self.outputs.values():
+            last.update({v: len(self.steps) for v in port.values})
+        return last
+
+    def bootstraps(self) -> list[Step]:
+        """Every bootstrap."""
+        return [s for s in self.steps if s.kind.startswith("bootstrap")]
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """Steps by operator and kind."""
+        out: dict[str, Counter[str]] = {}
+        for s in self.steps:
+            out.setdefault(s.operator, Counter())[s.kind] += 1
+        return out
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        ports = {
+            side: {k: {"values": list(p.values), "level": p.level} for k, p in getattr(self, side).items()}
+            for side in ("inputs", "outputs")
+        }
+        steps = [s.as_json() for s in self.steps]
+        return {"name": self.name, "steps": steps, "predicted_seconds": self.predicted_seconds, **ports}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Program:
+        """Inverse of as_json."""
+        ports = {
+            side: {k: Port(values=tuple(p["values"]), level=p["level"]) for k, p in body[side].items()}
+            for side in ("inputs", "outputs")
+        }
+        return cls(
+            name=body["name"],
+            steps=tuple(Step.from_json(s) for s in body["steps"]),
+            predicted_seconds=body["predicted_seconds"],
+            **ports,
+        )
