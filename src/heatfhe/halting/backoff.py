@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adaptive depth target: a prior's mode steps down once the learned mode has settled on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heatfhe.errors import ConfigError
+from heatfhe.records import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One site's target count (absolute), how long the learned mode has held it, and when it last stepped down."""
+
+    count: int
+    held: int = 0
+    lowered_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackOff:
+    """The targets of all sites. Immutable: ``observe`` returns the next state.
+
+    ``patience`` is counted in micro-batch steps, ``gap`` in updates between two steps down of one site (the first needs
+    none). A learned mode that has passed below its target counts as having reached it. Targets start at the top of each
+    site's support.
+    """
+
+    targets: Mapping[str, Target]
+    floors: Mapping[str, int]
+    patience: int = 75
+    gap: int = 150
+
+    def __post_init__(self) -> None:
+        if self.patience < 1 or self.gap < 0:
+            raise ConfigError(f"back-off needs patience >= 1 and gap >= 0, got {self.patience} and {self.gap}")
+
+    @classmethod
+    def start(cls, sites: Sequence[Site], *, patience: int = 75, gap: int = 150) -> BackOff:
+        """Every target at the top of its site's support."""
+        targets = {s.name: Target(count=s.max_count) for s in sites}
+        return cls(targets=targets, floors={s.name: s.floor for s in sites}, patience=patience, gap=gap)
+
+    def observe(self, modes: Mapping[str, int], update: int) -> BackOff:
+        """The state after one micro-batch step of the given update, in which the learned modes were these."""
+        return replace(
+            self, targets={name: self._next(name, t, modes[name], update) for name, t in self.targets.items()}
+        )
+
+    def above_floor(self) -> list[int]:
+        """Targets as the prior wants them: counted from each site's floor, in site order."""
+        return [t.count - self.floors[name] for name, t in self.targets.items()]
+
+    def _next(self, name: str, target: Target, mode: int, update: int) -> Target:
+        held = target.held + 1 if mode <= target.count else 0
+        rested = target.lowered_at is None or update - target.lowered_at >= self.gap
+        if held >= self.patience and rested and target.count > self.floors[name]:
+            return Target(count=target.count - 1, held=0, lowered_at=update)
+        return replace(target, held=held)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form, for checkpoints."""
+        rows = {name: [t.count, t.held, t.lowered_at] for name, t in self.targets.items()}
+        return {"targets": rows, "floors": dict(self.floors), "patience": self.patience, "gap": self.gap}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> BackOff:
+        """Inverse of as_json."""
+        targets = {n: Target(count=c, held=h, lowered_at=at) for n, (c, h, at) in body["targets"].items()}
+        return cls(targets=targets, floors=dict(body["floors"]), patience=body["patience"], gap=body["gap"])

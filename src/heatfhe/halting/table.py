@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All halting distributions of a model in one tensor: one parameter, one evaluation per forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from heatfhe.errors import ConfigError
+from heatfhe.halting.distribution import GAMMA, expectation, log_probabilities, mode, probabilities, ramp
+from heatfhe.halting.prior import kl, log_prior
+from heatfhe.records import Site
+
+
+class HaltingTable(nn.Module):
+    """Logits (sites, largest count), row by row in site order; entries outside a site's support are never read."""
+
+    floors: Tensor
+    tops: Tensor
+
+    def __init__(self, sites: Sequence[Site], *, gamma: float = GAMMA) -> None:
+        super().__init__()
+        if not sites:
+            raise ConfigError("a halting table needs at least one site")
+        self.sites = tuple(sites)
+        self.rows = {site.name: row for row, site in enumerate(self.sites)}
+        self.width = max(site.max_count for site in self.sites)
+        start = [ramp(s.max_count, s.floor, gamma, width=self.width) for s in self.sites]
+        self.logits = nn.Parameter(torch.stack(start).float())
+        self.register_buffer("floors", torch.tensor([s.floor for s in self.sites]), persistent=False)
+        self.register_buffer("tops", torch.tensor([s.max_count for s in self.sites]), persistent=False)
+
+    def probabilities(self) -> Tensor:
+        """p of every site over absolute counts 0..width, (sites, width + 1), with gradient."""
+        return probabilities(self.logits, self.floors, self.tops)
+
+    def log_probabilities(self) -> Tensor:
+        """log p of every site, -inf outside its support."""
+        return log_probabilities(self.logits, self.floors, self.tops)
+
+    def divergence(self, targets: Sequence[int], p: float, *, geometric_at_zero: bool = True) -> Tensor:
+        """KL of every site's law from its prior, (sites,); targets count from each floor. Its mean is the loss."""
+        w = torch.as_tensor(targets, device=self.floors.device)
+        prior = log_prior(
+            w, self.floors, self.tops, p, width=self.width, geometric_at_zero=geometric_at_zero, dtype=torch.float64
+        ).to(self.logits)
+        return kl(self.probabilities(), self.log_probabilities(), prior)
+
+    def support(self, name: str) -> slice:
+        """Columns of a site's own states, 0..max_count."""
+        return slice(0, self.sites[self.rows[name]].max_count + 1)
+
+    @torch.no_grad()
+    def modes(self) -> dict[str, int]:
+        """The mode of every site: the count it would be exported with."""
+        found = mode(self.probabilities()).tolist()
+        return {site.name: int(found[row]) for row, site in enumerate(self.sites)}
+
+    @torch.no_grad()
+    def means(self) -> dict[str, float]:
+        """The mean count of every site."""
+        found = expectation(self.probabilities().double()).tolist()
+        return {site.name: float(found[row]) for row, site in enumerate(self.sites)}
+
+    @torch.no_grad()
+    def load(self, logits: Mapping[str, Sequence[float]]) -> None:
+        """Set logits by site name (from the floor up), as ``dump`` gave them."""
+        for name, values in logits.items():
+            if name not in self.rows:
+                raise ConfigError(f"no such site: {name}; sites look like {self.sites[0].name}")
+            site = self.sites[self.rows[name]]
+            if len(values) != site.max_count - site.floor:
+                raise ConfigError(f"{name}: has {site.max_count - site.floor} halting logits, got {len(values)}")
+            self.logits[self.rows[name], site.floor : site.max_count] = torch.tensor(values, dtype=self.logits.dtype)
+
+    @torch.no_grad()
+    def dump(self) -> dict[str, list[float]]:
+        """Logits by site name, from the floor up."""
+        rows = self.logits.detach().cpu().tolist()
+        return {s.name: rows[row][s.floor : s.max_count] for row, s in enumerate(self.sites)}

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""export: a prepared model and its calibration become a Circuit. Collects weights and constants; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heatfhe.circuit import (
+    Activation,
+    Argmax,
+    Attention,
+    Circuit,
+    Embed,
+    Head,
+    Linear,
+    Norm,
+    Residual,
+    Shape,
+    Stage,
+)
+from heatfhe.errors import ConfigError
+from heatfhe.lowering.tokenizer import tokenizer_files
+from heatfhe.models import (
+    ActivationPlace,
+    Architecture,
+    AttentionPlace,
+    EmbedPlace,
+    HeadPlace,
+    LinearPlace,
+    NormPlace,
+    Place,
+    ResidualPlace,
+)
+from heatfhe.records import Calibration
+from heatfhe.sites import Prepared
+
+
+def export(
+    prepared: Prepared,
+    calibration: Calibration | None = None,
+    folder: Path | None = None,
+    *,
+    tokenizer: Any = None,
+    name: str = "model",
+    context: int | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> Circuit:
+    """The Circuit of a prepared model; written to ``folder`` when given, whole or not at all.
+
+    ``calibration`` defaults to the one adopted, at the model's counts. ``tokenizer`` is a Hugging Face tokenizer, a
+    folder that holds one, or its files by name. ``context`` cuts the longest sequence (and the position table) short.
+
+    >>> circuit = export(prepared, calibration, Path("circuit"), tokenizer="model")     # doctest: +SKIP
+    """
+    if calibration is None:
+        if prepared.calibration is None:
+            raise ConfigError("export needs a calibration; run calibrate(prepared, sequences) and pass its result")
+        calibration = prepared.calibration.with_counts(prepared.counts())
+    if calibration.fingerprint != prepared.fingerprint():
+        raise ConfigError(
+            "this calibration belongs to other weights than the model holds now; calibrate again, or refit it"
+        )
+    architecture = prepared.architecture
+    length = architecture.context if context is None else context
+    if not 1 <= length <= architecture.context:
+        raise ConfigError(f"context must lie in [1, {architecture.context}], got {length}")
+    circuit = Circuit(
+        name=name,
+        shape=Shape(
+            layers=architecture.layers,
+            width=architecture.width,
+            heads=architecture.heads,
+            hidden=architecture.hidden,
+            vocabulary=architecture.vocabulary,
+            context=length,
+        ),
+        stages=stages(architecture),
+        weights=weights(prepared, length),
+        calibration=replace(calibration, context=min(calibration.context, length)),
+        tokenizer={} if tokenizer is None else tokenizer_files(tokenizer),
+        notes=dict(notes or {}),
+    )
+    if folder is not None:
+        circuit.save(folder)
+    return circuit
+
+
+def stages(architecture: Architecture) -> tuple[Stage, ...]:
+    """The stages of an architecture, place by place, the argmax last."""
+    last = architecture.places[-1]
+    return (*(_stage(place) for place in architecture.places), Argmax(reads=last.writes, writes="token"))
+
+
+def weights(prepared: Prepared, context: int | None = None) -> dict[str, NDArray[Any]]:
+    """The checkpoint's own tensors by circuit name, in their own dtype (bfloat16, which numpy lacks, as float32)."""
+    state = prepared.model.state_dict()
+    found: dict[str, NDArray[Any]] = {}
+    positions = {p.position for p in prepared.architecture.places if isinstance(p, EmbedPlace)}
+    for name, key in prepared.architecture.tensors.items():
+        tensor = state[key].detach().cpu()
+        if tensor.dtype == torch.bfloat16:
+            tensor = tensor.float()
+        array = np.ascontiguousarray(tensor.numpy())
+        found[name] = np.ascontiguousarray(array[:context]) if name in positions else array.copy()
+    return found
+
+
+def _stage(place: Place) -> Stage:
+    if isinstance(place, EmbedPlace):
+        return Embed(writes=place.writes, token=place.token, position=place.position)
+    if isinstance(place, NormPlace):
+        same = {k: getattr(place, k) for k in ("name", "reads", "writes", "weight", "bias", "eps")}
+        return Norm(**same)
+    if isinstance(place, LinearPlace):
+        same = {k: getattr(place, k) for k in ("name", "reads", "writes", "weight", "bias", "residual")}
+        return Linear(**same)
+    if isinstance(place, AttentionPlace):
+        return Attention(name=place.name, reads=place.reads, writes=place.writes, heads=place.heads)
+    if isinstance(place, ActivationPlace):
+        return Activation(name=place.name, reads=place.reads, writes=place.writes, function=place.function)
+    if isinstance(place, ResidualPlace):
+        return Residual(reads=place.reads, branch=place.branch, writes=place.writes)
+    assert isinstance(place, HeadPlace)
+    return Head(reads=place.reads, writes=place.writes, weight=place.weight)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argmax schedule from real logits: round by round, each fitted on the rows the rounds before it left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.approx import ArgmaxRound, ArgmaxSchedule, ReciprocalFit, cutmax, fit_inverse_sqrt
+from heatfhe.errors import ConfigError
+from heatfhe.records import ArgmaxCalibration
+
+POWERS = (9, 3, 3, 3, 7)
+_ENTRY = 0.95  # the largest leader enters a power at this size
+_NORMALISER = 1e-2  # relative error allowed to 1/sqrt(variance): common to the row, it only moves the leader's size
+_FINAL = 1e-3  # relative error of the last division: how far from 1 a clear winner may end
+_WIDEST = 1e8  # ratio of variances fitted at most; rows below come out small, not wrong
+_AHEAD = 0.8  # the most negative entry may enter the first power at this fraction of the leader's size
+
+Rows = NDArray[np.float64]
+
+
+def fit_argmax(
+    logits: Sequence[NDArray[np.floating]] | NDArray[np.floating],
+    *,
+    powers: Sequence[int] = POWERS,
+    margin: float = 1.2,
+    solver: str = "plain",
+) -> ArgmaxCalibration:
+    """A schedule for rows like these.
+
+    Every round's divisor makes the largest leader enter its power at 0.95; its inverse root has the rational seed of
+    the norms (a chord cannot hold the leader up over the range of variances a power of 9 leaves). Where some row's most
+    negative entry rivals its leader, the first round is shifted upwards, which costs sharpness and nothing else.
+
+    Domain  at least one row of at least two entries, finite.
+    Bound   near_ties is the fraction of rows whose runner-up ends above a tenth of the leader.
+    Depth   schedule.levels.
+    Source  Avitan et al. 2025 (CutMax); the paper, encrypted argmax.
+    """
+    rows = np.asarray(logits, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < 2:
+        raise ConfigError(f"argmax: needs rows of at least two logits, got shape {rows.shape}; observe some sequences")
+    if not np.isfinite(rows).all():
+        raise ConfigError("argmax: the logits hold non-finite values; check the weights")
+    rounds: list[ArgmaxRound] = []
+    smallest = 1.0
+    x = rows
+    before: int | None = None
+    for power in powers:
+        made = _fit_round(x, power, before, margin, solver)
+        rounds.append(made)
+        smallest = min(smallest, made.leader)
+        x = _apply(x, ArgmaxSchedule(rounds=(made,)))
+        before = power
+    totals = x.sum(axis=-1)
+    lo = max(float(totals.min()) / margin, float(totals.max()) / _WIDEST)
+    final = ReciprocalFit(lo=lo, hi=float(totals.max()) * margin, solver=solver)
+    schedule = ArgmaxSchedule(rounds=tuple(rounds), final=final, final_count=final.smallest_count(_FINAL, 1))
+    two = np.sort(_apply(rows, schedule), axis=-1)[:, -2:]
+    ties = float(np.mean(two[:, 0] > 0.1 * two[:, 1]))
+    return ArgmaxCalibration(schedule=schedule, near_ties=ties, smallest_leader=smallest)
+
+
+def _fit_round(x: Rows, power: int, before: int | None, margin: float, solver: str) -> ArgmaxRound:
+    """One round on the rows x that a round of power ``before`` left (None: the logits themselves)."""
+    size = x.shape[-1]
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred**2).mean(axis=-1)
+    if not variance.max() > 0.0:
+        raise ConfigError("argmax: a round's rows are all constant; nothing can be told apart")
+    hi = float(variance.max()) * margin
+    if before is not None:  # a four-way tie of the largest leaders has the largest variance a round should meet
+        hi = max(hi, 4.0 * _ENTRY ** (2 * before) / size)
+    lo = max(float(variance.min()) / margin, hi / _WIDEST)
+    standard = centred / np.sqrt(np.maximum(variance, lo))[:, None]
+    leader, depth = standard.max(axis=-1), -standard.min(axis=-1)
+    largest, shift = float(leader.max()) * math.sqrt(margin), 0.0
+    if before is None:
+        shift = max(0.0, float(((depth - _AHEAD * leader) / (1.0 + _AHEAD)).max()))
+    else:  # after a power a leader cannot pass sqrt(V - 1) standard deviations (Samuelson): no margin beyond
+        largest = min(largest, math.sqrt(size - 1.0))
+    divisor = (largest + shift) / _ENTRY
+    fit = fit_inverse_sqrt(lo, hi, solver=solver)
+    goldschmidt, newton = fit.smallest_counts(_NORMALISER)
+    return ArgmaxRound(
+        power=power,
+        divisor=divisor,
+        seed=fit,
+        newton_count=newton,
+        goldschmidt_count=goldschmidt,
+        shift=shift / divisor,
+        leader=float(((leader + shift) / divisor).min()),
+    )
+
+
+def _apply(x: Rows, schedule: ArgmaxSchedule) -> Rows:
+    return np.asarray(cutmax(x, schedule, mean=lambda v: v.mean(axis=-1, keepdims=True), size=x.shape[-1]))

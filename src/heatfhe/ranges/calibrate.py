@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""calibrate: observe real sequences, then give every site its domain, constants and count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from heatfhe.errors import ConfigError
+from heatfhe.models import Architecture
+from heatfhe.progress import SILENT, Reporter
+from heatfhe.ranges.argmax import fit_argmax
+from heatfhe.ranges.fits import FitOptions, fit_activation_site, fit_norm, fit_softmax_site
+from heatfhe.ranges.observe import Observation, Range, Tokens, observe
+from heatfhe.records import Calibration
+from heatfhe.sites import Prepared
+
+
+def calibrate(
+    prepared: Prepared,
+    sequences: Iterable[Tokens],
+    tolerance: float = 1e-4,
+    rule: str = "per-site",
+    solver: str = "plain",
+    *,
+    reporter: Reporter = SILENT,
+    **options: Any,
+) -> Calibration:
+    """Observe the model with its exact nonlinearities and fit every site.
+
+    ``rule="per-site"`` gives each site the smallest count that meets the tolerance on its own domain (the paper's);
+    ``rule="joint"`` the cheapest counts of a norm or a softmax together, of which only the last error is seen.
+    ``solver`` is ``plain`` (the paper's) or ``relaxed``. Further options are the fields of FitOptions.
+
+    >>> calibration = calibrate(prepared, windows, 1e-4)          # doctest: +SKIP
+    >>> prepared.adopt(calibration)                               # doctest: +SKIP
+    """
+    chosen = FitOptions(tolerance=tolerance, rule=rule, solver=solver, **options)
+    seen = observe(prepared, sequences, reporter=reporter)
+    return fit_calibration(prepared.architecture, seen, chosen, reporter=reporter)
+
+
+def refit(
+    prepared: Prepared,
+    sequences: Iterable[Tokens],
+    *,
+    reporter: Reporter = SILENT,
+    **options: Any,
+) -> Calibration:
+    """Fit the constants again on the weights as they are, at the counts as they are (after training).
+
+    Ranges are those of the approximated model at its hard counts, which is what will be deployed; every block keeps its
+    delta_2. Tolerance, rule and solver are carried over from the calibration in use.
+    """
+    before = prepared.calibration
+    if before is None:
+        raise ConfigError(
+            "refit needs a model that has adopted a calibration; run calibrate(prepared, sequences) first"
+        )
+    kept = {"tolerance": before.tolerance, "rule": before.rule, "solver": before.solver}
+    if before.norms:
+        kept["form"] = next(iter(before.norms.values())).fit.form
+    chosen = FitOptions(**{**kept, **options})
+    switch = prepared.switch
+    saved = switch.mode, switch.soft, switch.guards, switch.bounds, switch.push
+    try:
+        prepared.set_mode("training", halting="hard", guards=False)
+        seen = observe(prepared, sequences, mode="training", reporter=reporter)
+    finally:
+        switch.mode, switch.soft, switch.guards, switch.bounds, switch.push = saved
+    deltas = {name: row.fit.delta_2 for name, row in before.softmaxes.items()}
+    return fit_calibration(
+        prepared.architecture, seen, chosen, counts=prepared.counts(), deltas=deltas, reporter=reporter
+    )
+
+
+def fit_calibration(
+    architecture: Architecture,
+    seen: Observation,
+    options: FitOptions,
+    *,
+    counts: Mapping[str, int] | None = None,
+    deltas: Mapping[str, int] | None = None,
+    reporter: Reporter = SILENT,
+) -> Calibration:
+    """Constants and counts from an observation; one observation serves any tolerance, rule and solver.
+
+    ``counts`` fixes the counts and fits only constants; ``deltas`` fixes delta_2 by attention.
+    """
+    places = len(architecture.norms) + len(architecture.attentions) + len(architecture.activations) + 1
+    reporter.start("fit", places)
+    norms, rows, activations = {}, {}, {}
+    for norm in architecture.norms:
+        norms[norm.name] = fit_norm(norm, seen.norms.get(norm.name, Range()), options, counts)
+        reporter.advance("fit", site=norm.name)
+    for attention in architecture.attentions:
+        name = attention.name
+        delta_2 = options.delta_2 if deltas is None else deltas[name]
+        rows[name] = fit_softmax_site(name, seen, options, counts, delta_2)
+        reporter.advance("fit", site=name)
+    for place in architecture.activations:
+        activations[place.name] = fit_activation_site(place, seen.activations.get(place.name, Range()), options)
+        reporter.advance("fit", site=place.name)
+    argmax = fit_argmax(seen.logit_rows, margin=options.margin, solver=options.solver)
+    reporter.advance("fit", site="argmax")
+    reporter.done("fit")
+    return Calibration(
+        fingerprint=seen.fingerprint,
+        tolerance=options.tolerance,
+        rule=options.rule,
+        solver=options.solver,
+        context=seen.context,
+        sequences=seen.sequences,
+        norms=norms,
+        softmaxes=rows,
+        activations=activations,
+        argmax=argmax,
+        magnitudes=dict(seen.magnitudes),
+    )

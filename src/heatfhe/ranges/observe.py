@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observers: run real sequences through a prepared model and keep the ranges every fit needs. Streaming, any number.
+
+A softmax's domains depend on powers (delta_1, delta_2) chosen later, but only through the means of e^(s / tau) along
+a row for tau = 1, 2, 4, ...: with L_tau the logarithm of that mean, a first reciprocal sees e^(L_tau - midpoint / tau)
+at tau = delta_2, and the pass from tau to tau / 2 sees z = e^(L_(tau/2) - 2 L_tau), which is at least 1. One sweep over
+the scores therefore serves every choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heatfhe.errors import ConfigError, DataError, SiteError
+from heatfhe.models import LinearPlace
+from heatfhe.progress import SILENT, Reporter
+from heatfhe.sites import Mode, Prepared
+
+TEMPERATURES = (1, 2, 4, 8, 16, 32)
+_LOGITS = 1 << 25  # logits kept for the argmax schedule (about 650 rows of GPT-2's vocabulary, at most _ROWS rows)
+_ROWS = 4096
+
+Tokens = Sequence[int] | NDArray[Any] | Tensor
+
+
+@dataclass
+class Range:
+    """The least and greatest value seen."""
+
+    lo: float = math.inf
+    hi: float = -math.inf
+
+    def add(self, name: str, lo: float, hi: float) -> None:
+        """Widen to hold what was seen; refuses what is not finite."""
+        if not (math.isfinite(lo) and math.isfinite(hi)):
+            raise SiteError(
+                name, f"values in [{lo:g}, {hi:g}] were seen: the weights, or an earlier site, are not finite"
+            )
+        self.lo, self.hi = min(self.lo, lo), max(self.hi, hi)
+
+    def checked(self, name: str) -> Range:
+        """Itself, if anything was seen."""
+        if not self.lo <= self.hi:
+            raise SiteError(name, "nothing was seen: its range is empty; observe at least one sequence")
+        return self
+
+
+@dataclass
+class Observation:
+    """Everything calibration needs of the data: ranges by name, magnitudes, a sample of logit rows."""
+
+    norms: dict[str, Range] = field(default_factory=dict)
+    scores: dict[str, Range] = field(default_factory=dict)
+    log_means: dict[str, dict[int, Range]] = field(default_factory=dict)
+    log_squares: dict[str, dict[int, Range]] = field(default_factory=dict)
+    squares: dict[str, Range] = field(default_factory=dict)
+    activations: dict[str, Range] = field(default_factory=dict)
+    magnitudes: dict[str, float] = field(default_factory=dict)
+    logit_rows: list[NDArray[np.float32]] = field(default_factory=list)
+    logit_stride: int = 1
+    logit_seen: int = 0
+    context: int = 0
+    sequences: int = 0
+    fingerprint: str = ""
+
+
+class Observer:
+    """A tap that fills an Observation."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.seen = Observation()
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """Look at one named value."""
+        owner, _, part = name.partition("/")
+        seen = self.seen
+        if part in ("", "q", "k", "v"):
+            self.magnitude(name, value)
+        elif part == "z":
+            _add(seen.norms, owner, value)
+        elif part == "in":
+            _add(seen.activations, owner, value)
+        elif part == "scores":
+            self._scores(owner, value)
+        elif part == "sum2":
+            length = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)
+            _add(seen.squares, owner, value[..., 0] / length)
+        return value
+
+    def magnitude(self, name: str, value: Tensor) -> None:
+        """Keep the largest absolute value."""
+        largest = float(value.detach().abs().amax())
+        if not math.isfinite(largest):
+            raise SiteError(
+                name, f"a value of size {largest:g} was seen: the weights, or an earlier site, are not finite"
+            )
+        self.seen.magnitudes[name] = max(self.seen.magnitudes.get(name, 0.0), largest)
+
+    def _scores(self, owner: str, scores: Tensor) -> None:
+        seen, rows = self.seen, scores.shape[-2]
+        if scores.shape[-1] != rows:
+            raise ConfigError(f"{owner}: observe whole sequences, not continuations of a cache")
+        keep = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).tril()
+        length = torch.arange(1, rows + 1, device=scores.device, dtype=scores.dtype)
+        masked = scores.masked_fill(~keep, -torch.inf)
+        top = masked.amax(dim=-1)
+        low = scores.masked_fill(~keep, torch.inf).amin()
+        seen.scores.setdefault(owner, Range()).add(owner, float(low), float(top.amax()))
+        e = torch.exp((masked - top[..., None]) / TEMPERATURES[-1])
+        means: dict[int, Tensor] = {}
+        for tau in reversed(TEMPERATURES):
+            means[tau] = top / tau + torch.log(e.sum(dim=-1) / length)
+            _add(seen.log_means.setdefault(owner, {}), tau, means[tau], owner)
+            if tau > 1:
+                e = e * e
+        for tau in TEMPERATURES[1:]:
+            _add(seen.log_squares.setdefault(owner, {}), tau, means[tau // 2] - 2.0 * means[tau], owner)
+
+
+@torch.no_grad()
+def observe(
+    prepared: Prepared,
+    sequences: Iterable[Tokens],
+    *,
+    mode: Mode = "exact",
+    reporter: Reporter = SILENT,
+    total: int | None = None,
+) -> Observation:
+    """Run sequences (each (T,) or (B, T)) and return what was seen; exact nonlinearities unless told otherwise."""
+    observer = Observer(prepared)
+    seen = observer.seen
+    hooks = [
+        prepared.model.get_submodule(place.path).register_forward_hook(_branch(observer, place))
+        for place in prepared.architecture.linears
+        if place.residual
+    ]
+    reporter.start("observe", total)
+    try:
+        with prepared.tapped(observer):
+            for sequence in sequences:
+                batch = _checked(prepared, sequence)
+                logits = prepared.logits(batch, mode=mode)
+                observer.magnitude("logits", logits)
+                _keep_rows(seen, logits)
+                seen.context = max(seen.context, batch.shape[-1])
+                seen.sequences += batch.shape[0]
+                reporter.advance("observe", sequences=seen.sequences)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        reporter.done("observe")
+    if seen.sequences == 0:
+        raise DataError("calibration saw no sequence: every range is empty; give at least one sequence of tokens")
+    seen.fingerprint = prepared.fingerprint()
+    return seen
+
+
+def _branch(observer: Observer, place: LinearPlace) -> Any:
+    """A hook on a linear that writes to the stream: circuits carry its output centred."""
+
+    def hook(_module: Any, _args: Any, output: Tensor) -> None:
+        observer.magnitude(place.writes, output - output.mean(dim=-1, keepdim=True))
+
+    return hook
+
+
+def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
+    ids = torch.as_tensor(np.asarray(sequence) if not isinstance(sequence, Tensor) else sequence).long()
+    batch = ids[None] if ids.ndim == 1 else ids
+    limits = prepared.architecture
+    if batch.ndim != 2 or batch.numel() == 0:
+        raise DataError(f"a sequence of tokens is (T,) or (B, T) with T >= 1, got shape {tuple(ids.shape)}")
+    if batch.shape[-1] > limits.context:
+        raise DataError(
+            f"a sequence of {batch.shape[-1]} tokens exceeds the model's context of {limits.context}; cut it"
+        )
+    if int(batch.min()) < 0 or int(batch.max()) >= limits.vocabulary:
+        raise DataError(f"a token id lies outside the vocabulary of {limits.vocabulary}; use the model's own tokenizer")
+    return batch
+
+
+def _keep_rows(seen: Observation, logits: Tensor) -> None:
+    """Keep every logit_stride-th row of the stream; when there are too many, drop every other and double the stride."""
+    limit = max(2, min(_ROWS, _LOGITS // logits.shape[-1]))
+    for row in logits.reshape(-1, logits.shape[-1]):
+        if seen.logit_seen % seen.logit_stride == 0:
+            seen.logit_rows.append(row.float().cpu().numpy().copy())
+        seen.logit_seen += 1
+        if len(seen.logit_rows) > limit:
+            seen.logit_rows = seen.logit_rows[::2]
+            seen.logit_stride *= 2
+
+
+def _add(table: dict[Any, Range], key: Any, value: Tensor, owner: str | None = None) -> None:
+    lo, hi = torch.aminmax(value.detach())
+    table.setdefault(key, Range()).add(str(owner or key), float(lo), float(hi))

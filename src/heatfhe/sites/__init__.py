@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sites: prepare a model in place, run it exactly, in training or as deployed, and restore it. torch."""
+
+from heatfhe.sites.activation import ActivationSite
+from heatfhe.sites.attention import AttentionSite
+from heatfhe.sites.config import PrepareConfig
+from heatfhe.sites.guards import TERMS, RangeBounds, excess, guard
+from heatfhe.sites.norm import NormSite
+from heatfhe.sites.prepare import prepare, restore
+from heatfhe.sites.prepared import Prepared
+from heatfhe.sites.sidefile import load_prepared, save_prepared, side_json
+from heatfhe.sites.switch import Mode, Switch, Tap
+
+__all__ = [
+    "TERMS",
+    "ActivationSite",
+    "AttentionSite",
+    "Mode",
+    "NormSite",
+    "PrepareConfig",
+    "Prepared",
+    "RangeBounds",
+    "Switch",
+    "Tap",
+    "excess",
+    "guard",
+    "load_prepared",
+    "prepare",
+    "restore",
+    "save_prepared",
+    "side_json",
+]

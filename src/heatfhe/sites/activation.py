@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An activation: analytic while training, its fitted polynomial when deployed. It has a guard and no halting site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from heatfhe.approx import activation
+from heatfhe.errors import SiteError
+from heatfhe.models import ActivationPlace
+from heatfhe.records import ActivationCalibration
+from heatfhe.sites.switch import Switch
+
+_ANALYTIC: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_new": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+}
+
+
+class ActivationSite(nn.Module):
+    """Stands where the activation module stood; owns no parameters."""
+
+    def __init__(self, original: nn.Module, place: ActivationPlace, switch: Switch) -> None:
+        super().__init__()
+        self.place, self.switch = place, switch
+        self.original = (original,)  # in a tuple, so that torch does not count it as a child
+        self.calibration: ActivationCalibration | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The activation of every entry, in the switch's mode."""
+        switch, place = self.switch, self.place
+        if switch.bounds is not None:
+            switch.penalise("activation", x, switch.bounds.activation, x.numel() // x.shape[-1])
+        x = switch.see(f"{place.name}/in", switch.see(place.reads, x))
+        if switch.mode == "exact":
+            exact: Tensor = self.original[0](x)
+            return switch.see(place.writes, exact)
+        fit = self.fitted().fit
+        if switch.mode == "deployed":
+            return switch.see(place.writes, activation(x * (1.0 / fit.bound), fit))
+        return switch.see(place.writes, _ANALYTIC[place.function](switch.clamp(x, -fit.bound, fit.bound)))
+
+    def fitted(self) -> ActivationCalibration:
+        """The calibration in use."""
+        if self.calibration is None:
+            raise SiteError(self.place.name, "is not calibrated; run calibrate first")
+        return self.calibration

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causal attention with its two sites: the first reciprocal of a row's sum, and the one shared by the later passes.
+
+Shapes: B sequences, H heads, T rows, S columns (cached ones first), e head width; d = H e.
+
+``choose`` picks how a forward is computed: eagerly on scores (B, H, T, S), by torch's own kernel when everything is
+exact, or by the fused kernel of ``heatfhe.sites.fused`` on a GPU. Each has the signature of ``attend_eagerly``. With
+delta_2 = 2 a fused one needs only the row sums S1 = sum e, S2 = sum e^2 and A = sum e^2 v of one sweep: the output is
+A r1^2 r2 / row_length with r1 = init(S1) and r2 = refine(r1^2 S2), because r1 is constant along a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heatfhe.approx import reciprocal, softmax
+from heatfhe.errors import ConfigError, SiteError
+from heatfhe.halting import HaltingTable, expected_reciprocal
+from heatfhe.models import AttentionPlace
+from heatfhe.records import SoftmaxCalibration
+from heatfhe.sites.switch import Switch
+
+Attend = Callable[["AttentionSite", Tensor, Tensor, Tensor], Tensor]
+Solve = Callable[[Tensor], Tensor]
+
+
+class AttentionSite(nn.Module):
+    """Stands where a GPT-2 attention stood and holds the same children under the same names."""
+
+    def __init__(
+        self, original: nn.Module, place: AttentionPlace, layer: int, switch: Switch, table: list[HaltingTable]
+    ) -> None:
+        super().__init__()
+        for name, child in original.named_children():
+            self.add_module(name, child)
+        self.place, self.layer, self.switch, self._table = place, layer, switch, table
+        self.original = (original,)  # in a tuple, so that torch does not count it as a child
+        self.calibration: SoftmaxCalibration | None = None
+        self.fused = _fused_module()
+
+    def forward(self, hidden_states: Tensor, *_: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        """Output of the projection, and None for the attention weights, which are never formed as such."""
+        switch, place = self.switch, self.place
+        if kwargs.get("layer_past") is not None or kwargs.get("encoder_hidden_states") is not None:
+            raise ConfigError(f"{place.name}: a legacy cache or an encoder cannot be used here; pass use_cache=False")
+        joined = switch.see(place.reads, self.c_attn(hidden_states))
+        q, k, v = (self._split(part) for part in joined.chunk(3, dim=-1))
+        cache = kwargs.get("past_key_values")
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer)
+        if switch.tap is not None:
+            for name, part in (("q", q), ("k", k), ("v", v)):
+                switch.tap(f"{place.name}/{name}", part)
+        out = choose(self, q)(self, q, k, v)
+        out = switch.see(place.writes, out.transpose(1, 2).reshape(hidden_states.shape).to(joined.dtype))
+        return self.resid_dropout(self.c_proj(out)), None
+
+    def _split(self, part: Tensor) -> Tensor:
+        batch, rows, width = part.shape
+        return part.view(batch, rows, self.place.heads, width // self.place.heads).transpose(1, 2)
+
+    @property
+    def dropout(self) -> float:
+        """Dropout on attention probabilities, zero outside training."""
+        return float(self.attn_dropout.p) if self.training else 0.0
+
+    def fitted(self) -> SoftmaxCalibration:
+        """The calibration in use."""
+        if self.calibration is None:
+            raise SiteError(f"{self.place.name}/init", "is not calibrated; run calibrate first")
+        return self.calibration
+
+    def solvers(self, row_length: Tensor, like: Tensor) -> tuple[Solve, Solve]:
+        """init and refine: each takes a row's sum and returns row_length over it, in the switch's mode and guarded.
+
+        The guard is on the upper side alone: a Goldschmidt iteration converges for every sum below its domain and
+        diverges just above it. ``row_length`` broadcasts against the sums.
+        """
+        switch, name, fit = self.switch, self.place.name, self.fitted().fit
+        second = fit.refine if fit.refine is not None else fit.init
+        first_law = switch.distribution(self._table[0], f"{name}/init", like)
+        second_law = switch.distribution(self._table[0], f"{name}/refine", like)
+        inverse_length = 1.0 / row_length
+
+        def init(s: Tensor) -> Tensor:
+            mean = switch.see(f"{name}/sum", s) * inverse_length
+            if switch.bounds is not None:
+                switch.penalise("denominator", torch.log(mean).clamp(min=0.0), switch.bounds.denominator, _tokens(mean))
+            mean = switch.clamp(mean, None, fit.init.hi)
+            if first_law is None:
+                return switch.see(f"{name}/inverse", reciprocal(mean, fit.init, switch.count(f"{name}/init")))
+            return switch.see(f"{name}/inverse", expected_reciprocal(mean, fit.init, first_law))
+
+        def refine(s: Tensor) -> Tensor:
+            mean = switch.clamp(switch.see(f"{name}/sum2", s) * inverse_length, None, second.hi)
+            if second_law is None:
+                return switch.see(f"{name}/inverse", reciprocal(mean, second, switch.count(f"{name}/refine")))
+            return switch.see(f"{name}/inverse", expected_reciprocal(mean, second, second_law))
+
+        return init, refine
+
+
+def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention output (B, H, T, e) from q (B, H, T, e) and k, v (B, H, S, e), through the whole score matrix."""
+    switch, name = site.switch, site.place.name
+    narrow = q.dtype not in (torch.float32, torch.float64)
+    with torch.autocast(q.device.type, enabled=False):
+        if narrow:
+            q, k, v = q.float(), k.float(), v.float()
+        rows, columns = q.shape[-2], k.shape[-2]
+        position = torch.arange(columns - rows, columns, device=q.device)[:, None]
+        keep = torch.arange(columns, device=q.device)[None, :] <= position
+        scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+        if switch.bounds is not None:
+            kept = torch.where(keep, scores, 0.0)
+            switch.penalise("score", kept, switch.bounds.score, scores.shape[0] * rows)
+        scores = switch.see(f"{name}/scores", scores)
+        if switch.mode == "exact":
+            if switch.guards and switch.bounds is not None:
+                scores = scores.clamp(-switch.bounds.score, switch.bounds.score)
+            probabilities = torch.softmax(torch.where(keep, scores, -torch.inf), dim=-1)
+        else:
+            probabilities = _approximate(site, scores, keep, (position + 1).to(scores.dtype))
+        return torch.matmul(nn.functional.dropout(probabilities, site.dropout), v)
+
+
+def _approximate(site: AttentionSite, scores: Tensor, keep: Tensor, row_length: Tensor) -> Tensor:
+    fit, switch = site.fitted().fit, site.switch
+    mask = keep.to(scores.dtype)
+    inside = torch.where(keep, switch.clamp(scores, fit.lo, fit.hi), fit.midpoint)
+    t = (inside - fit.midpoint) * (2.0 / fit.width)
+    init, refine = site.solvers(row_length, scores)
+    exponent = fit.width / (2.0 * fit.delta_2)
+    y = softmax(
+        t,
+        fit,
+        row_sum=lambda r: r.sum(dim=-1, keepdim=True),
+        row_length=row_length,
+        mask=mask,
+        init=init,
+        refine=refine,
+        exponentiate=None if switch.mode == "deployed" else lambda t: torch.exp(t * exponent) * mask,
+    )
+    return y / row_length
+
+
+def attend_exactly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Exact attention by torch's own kernel, for passes in which nothing is approximated, watched or bounded."""
+    rows, columns = q.shape[-2], k.shape[-2]
+    if rows == columns:
+        return nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=site.dropout, is_causal=True)
+    keep = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(columns - rows)
+    return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=site.dropout)
+
+
+def choose(site: AttentionSite, q: Tensor) -> Attend:
+    """The implementation for this forward: exact kernel, fused kernel, or eager."""
+    switch = site.switch
+    if switch.mode == "exact" and switch.tap is None and switch.bounds is None:
+        return attend_exactly
+    fused = site.fused
+    if fused is not None and q.is_cuda and switch.tap is None and site.dropout == 0.0 and fused.supports(site, q):
+        attend: Attend = fused.attend
+        return attend
+    return attend_eagerly
+
+
+def _fused_module() -> ModuleType | None:
+    try:
+        return import_module("heatfhe.sites.fused")
+    except ModuleNotFoundError as err:
+        if err.name not in ("heatfhe.sites.fused", "triton"):  # our own broken import is not an absent kernel
+            raise
+        return None
+
+
+def _tokens(rows: Tensor) -> int:
+    """Tokens behind a (B, H, T, 1) tensor."""
+    return rows.shape[0] * rows.shape[-2]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Range guards: hard clamps with a push-back gradient while training, and the range loss. Never deployed.
+
+An encrypted circuit has no comparison, so nothing stops a value that leaves its fitted domain. While training, a clamp
+does, and its gradient is that of a quadratic penalty, which pulls the value back inside until the clamp is idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from heatfhe.errors import ConfigError
+
+TERMS = ("activation", "score", "denominator", "variance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeBounds:
+    """Where the range loss begins. Each term sums the squared excess over everything at a site, per token.
+
+    ``activation``   bound on |input| of every activation (the paper: 32).
+    ``score``        squeeze bound on |score| of every attention (the paper: 10 in phase one, 14 after).
+    ``denominator``  bound on the logarithm of a softmax row's mean exponential (the paper's 7 = 14 / delta_2).
+    ``variance``     bound on the variance entering every norm (the paper: 16).
+    """
+
+    activation: float = 32.0
+    score: float = 14.0
+    denominator: float = 7.0
+    variance: float = 16.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0.0:
+                raise ConfigError(f"range bound {name!r} must be above 0, got {getattr(self, name)!r}")
+
+
+class _Guard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, lo: float | None, hi: float | None, push: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = lo, hi, push
+        return x.clamp(min=lo, max=hi)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
+        (x,) = ctx.saved_tensors
+        lo, hi, push = ctx.bounds
+        excess = x - x.clamp(min=lo, max=hi)
+        return torch.where(excess == 0.0, g, (2.0 * push) * excess), None, None, None
+
+
+def guard(x: Tensor, lo: float | None, hi: float | None, push: float) -> Tensor:
+    """x clamped into [lo, hi]; outside, the gradient is that of push * excess^2 and nothing else.
+
+    Domain  any x; None leaves a side open.
+    Bound   exact; inside, the identity in both directions.
+    Depth   none: training only, absent when deployed.
+    Source  the paper, initialization and schedule (clamps with push-back).
+    """
+    out: Tensor = _Guard.apply(x, lo, hi, push)
+    return out
+
+
+def excess(x: Tensor, bound: float, tokens: int) -> Tensor:
+    """Sum of max(0, |x| - bound)^2 over all entries, per token: one site's share of a range term."""
+    over = torch.relu(x.abs() - bound)
+    return (over * over).sum() / tokens

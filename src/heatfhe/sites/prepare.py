@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""prepare and restore: swap a model's nonlinearities for sites in place, and put the originals back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from heatfhe.errors import ConfigError, DataError
+from heatfhe.models import describe
+from heatfhe.records import layer_of
+from heatfhe.sites.activation import ActivationSite
+from heatfhe.sites.attention import AttentionSite
+from heatfhe.sites.config import PrepareConfig
+from heatfhe.sites.norm import NormSite
+from heatfhe.sites.prepared import Prepared
+
+
+def prepare(model: nn.Module, config: PrepareConfig | None = None) -> Prepared:
+    """Swap every norm, attention and activation for its site, in place; weights and their names stay untouched.
+
+    >>> prepared = prepare(GPT2LMHeadModel(GPT2Config()))         # doctest: +SKIP
+    >>> len(prepared.sites)                                       # doctest: +SKIP
+    74
+    """
+    if any(isinstance(m, (NormSite, AttentionSite, ActivationSite)) for m in model.modules()):
+        raise ConfigError("this model is already prepared; restore it first, or use the Prepared that owns it")
+    architecture = describe(model)
+    prepared = Prepared(model, architecture, config or PrepareConfig())
+    made: dict[str, nn.Module] = {}
+    for norm in architecture.norms:
+        original = model.get_submodule(norm.path)
+        if not isinstance(original, nn.LayerNorm):
+            raise ConfigError(f"{norm.name}: expected a LayerNorm, found {type(original).__name__}; restore it first")
+        made[norm.path] = NormSite(original, norm, prepared.switch, prepared._table)
+    for attention in architecture.attentions:
+        layer = layer_of(attention.name, architecture.layers)
+        module = model.get_submodule(attention.path)
+        made[attention.path] = AttentionSite(module, attention, layer, prepared.switch, prepared._table)
+    for place in architecture.activations:
+        made[place.path] = ActivationSite(model.get_submodule(place.path), place, prepared.switch)
+    for path, site in made.items():
+        site.train(model.training)
+        _put(model, path, site)
+    prepared.switch.hooks.append(model.register_forward_pre_hook(_begin(prepared), with_kwargs=True))
+    return prepared
+
+
+def restore(prepared: Prepared | nn.Module) -> nn.Module:
+    """Put the original modules back, with the weights as they are now, and return the model.
+
+    Takes a Prepared or the model it owns. Bit for bit the original when nothing was trained.
+    """
+    model = prepared.model if isinstance(prepared, Prepared) else prepared
+    sites = {path: m for path, m in model.named_modules() if isinstance(m, (NormSite, AttentionSite, ActivationSite))}
+    if not sites:
+        raise ConfigError(f"{type(model).__name__} is not prepared: it has no sites to restore")
+    for path, site in sites.items():
+        original = site.original[0]
+        if isinstance(site, NormSite):
+            original.weight, original.bias = site.weight, site.bias
+        elif isinstance(site, AttentionSite):
+            for name, child in site.named_children():
+                original.add_module(name, child)
+        original.train(model.training)
+        _put(model, path, original)
+    for site in sites.values():
+        while site.switch.hooks:
+            site.switch.hooks.pop().remove()
+    return model
+
+
+def _put(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+def _begin(prepared: Prepared) -> Any:
+    """A pre-forward hook: evaluate the distributions once, and refuse masks the sites do not apply."""
+
+    def hook(_module: nn.Module, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask")
+        if isinstance(mask, Tensor) and (mask.ndim != 2 or not bool((mask != 0).all())):
+            raise DataError(
+                "a prepared model attends causally over whole rows; cut sequences to one length, do not pad"
+            )
+        prepared.switch.begin(prepared.halting)
+
+    return hook

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prepared model: the user's own model with its nonlinearities swapped for sites, their counts and distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from heatfhe.errors import ConfigError, DataError, SiteError
+from heatfhe.halting import HaltingTable
+from heatfhe.models import Architecture, fingerprint
+from heatfhe.records import FAMILIES, Calibration, Site
+from heatfhe.sites.activation import ActivationSite
+from heatfhe.sites.attention import AttentionSite
+from heatfhe.sites.config import PrepareConfig
+from heatfhe.sites.guards import RangeBounds
+from heatfhe.sites.norm import NormSite
+from heatfhe.sites.switch import Mode, Switch, Tap
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+class Prepared(nn.Module):
+    """Owns a model whose norms, attentions and activations are sites. Made by ``prepare``, undone by ``restore``.
+
+    Modes. ``exact``: the original nonlinearities, watched or bounded if asked. ``training``: analytic activation and
+    exponential, solvers at soft (expected) or hard counts, guards on. ``deployed``: fitted polynomials, hard counts, no
+    guards; what a Circuit computes. The last two need a calibration (``adopt``).
+    """
+
+    def __init__(self, model: nn.Module, architecture: Architecture, config: PrepareConfig) -> None:
+        super().__init__()
+        self.model, self.architecture, self.config = model, architecture, config
+        self.calibration: Calibration | None = None
+        self.switch = Switch()
+        self.halting = HaltingTable(architecture.sites(config.max_counts), gamma=config.gamma)
+        # Where the sites look the table up: a list of one, so that a new table reaches them and none of them owns it.
+        self._table = [self.halting]
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Every site, in depth order."""
+        return self.halting.sites
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in force."""
+        return self.switch.mode
+
+    def set_mode(
+        self,
+        mode: Mode,
+        *,
+        halting: Literal["soft", "hard"] = "soft",
+        guards: bool | None = None,
+        bounds: RangeBounds | None = None,
+        push: float = 1e-4,
+    ) -> None:
+        """Turn the model to a mode. Guards default to on while training; ``bounds`` turns the range terms on."""
+        if mode not in ("exact", "training", "deployed"):
+            raise ConfigError(f"unknown mode {mode!r}; have: exact, training, deployed")
+        if mode != "exact" and self.calibration is None:
+            raise ConfigError(f"mode {mode!r} needs fitted constants; calibrate, then adopt the result")
+        if mode == "deployed" and (guards or bounds is not None):
+            raise ConfigError("a deployed model has no guards and no range terms: an encrypted circuit cannot compare")
+        self.switch.mode = mode
+        self.switch.soft = halting == "soft" and mode == "training"
+        self.switch.guards = mode == "training" if guards is None else guards
+        self.switch.bounds, self.switch.push = bounds, push
+
+    def adopt(self, calibration: Calibration, *, keep_logits: bool = False) -> None:
+        """Take over a calibration's constants and counts, and start the halting logits on their ramp.
+
+        The largest count of a family becomes one above its largest calibrated count where that is more. ``keep_logits``
+        keeps the distributions (a re-fit after training): the counts must then fit their supports.
+        """
+        missing = {site.name for site in self.sites} - set(calibration.counts())
+        if missing or set(calibration.activations) != {p.name for p in self.architecture.activations}:
+            name = sorted(missing)[0] if missing else self.architecture.activations[0].name
+            raise SiteError(name, "is not in this calibration; it belongs to another model")
+        if not keep_logits:
+            tops = dict(self.config.max_counts)
+            for site in self.sites:
+                tops[site.family] = max(tops.get(site.family, 0), calibration.counts()[site.name] + 1)
+            device = self.halting.logits.device
+            self.halting = HaltingTable(self.architecture.sites(tops), gamma=self.config.gamma).to(device)
+            self._table[0] = self.halting
+        self.calibration = calibration
+        for module in self.model.modules():
+            if isinstance(module, NormSite):
+                module.calibration = calibration.norms[module.place.name]
+            elif isinstance(module, AttentionSite):
+                module.calibration = calibration.softmaxes[module.place.name]
+            elif isinstance(module, ActivationSite):
+                module.calibration = calibration.activations[module.place.name]
+        self.set_counts(calibration.counts())
+
+    def counts(self) -> dict[str, int]:
+        """The hard count of every site."""
+        return {site.name: self.switch.count(site.name) for site in self.sites}
+
+    def set_counts(self, counts: Mapping[str, int]) -> None:
+        """Set hard counts by site name; each must lie within its site's bounds."""
+        known = {site.name: site for site in self.sites}
+        for name, count in counts.items():
+            if name not in known:
+                raise ConfigError(f"no such site: {name}; sites look like {self.sites[0].name}")
+            self.switch.counts[name] = known[name].checked(count)
+
+    def modes(self) -> dict[str, int]:
+        """The mode of every site's learned distribution: the count it would be frozen at."""
+        return self.halting.modes()
+
+    def freeze(self) -> dict[str, int]:
+        """Set every hard count to its distribution's mode, and return them."""
+        self.set_counts(self.modes())
+        return self.counts()
+
+    def iterations(self, counts: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Solver iterations per forward, by family; a refinement count runs once per pass."""
+        counts = self.counts() if counts is None else counts
+        total = dict.fromkeys(FAMILIES, 0)
+        for site in self.sites:
+            passes = 1
+            if site.family == "softmax_refine" and self.calibration is not None:
+                passes = self.calibration.softmaxes[site.name.rsplit("/", 1)[0]].fit.passes
+            total[site.family] += passes * counts[site.name]
+        return total
+
+    def total_count(self, counts: Mapping[str, int] | None = None) -> int:
+        """Solver iterations per forward."""
+        return sum(self.iterations(counts).values())
+
+    def weights(self) -> Iterator[nn.Parameter]:
+        """The model's own parameters."""
+        return self.model.parameters()
+
+    def halting_logits(self) -> Iterator[nn.Parameter]:
+        """The halting logits: one tensor for all sites."""
+        return self.halting.parameters()
+
+    def range_terms(self) -> dict[str, Tensor]:
+        """The range terms of the last forward: squared excess per token by name, over all sites."""
+        return dict(self.switch.terms)
+
+    def fingerprint(self) -> str:
+        """Identifies the weights as they are now."""
+        return fingerprint(self.model, self.architecture)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (B, T, vocabulary) of tokens (B, T), with gradient, in the mode in force."""
+        out: Tensor = self.model(input_ids=tokens, use_cache=False).logits
+        return out
+
+    @torch.no_grad()
+    def logits(
+        self, tokens: Sequence[int] | Tensor, dtype: str | None = None, *, mode: Mode | None = "deployed"
+    ) -> Tensor:
+        """Logits without gradient or dropout, deployed unless told otherwise (``mode=None``: as the switch stands).
+
+        ``dtype`` runs on a copy of the weights in that precision. One sequence (T,) gives (T, vocabulary).
+        """
+        if dtype is not None and dtype not in _DTYPES:
+            raise ConfigError(f"unknown dtype {dtype!r}; have: {', '.join(_DTYPES)}")
+        device = next(self.model.parameters()).device
+        ids = torch.as_tensor(tokens, dtype=torch.long, device=device)
+        batch = ids[None] if ids.ndim == 1 else ids
+        if batch.numel() == 0:
+            raise DataError("logits need at least one token")
+        with self._turned(mode):
+            if dtype is None:
+                out: Tensor = self.model(input_ids=batch, use_cache=False).logits
+            else:
+                cast = {
+                    name: value.to(_DTYPES[dtype])
+                    for name, value in (*self.model.named_parameters(), *self.model.named_buffers())
+                    if value.is_floating_point()
+                }
+                call = torch.func.functional_call
+                out = call(self.model, cast, (), {"input_ids": batch, "use_cache": False}, tie_weights=True).logits
+        return out[0] if ids.ndim == 1 else out
+
+    @contextmanager
+    def tapped(self, tap: Tap) -> Iterator[None]:
+        """Run a block with a tap that sees, and may replace, named values."""
+        before, self.switch.tap = self.switch.tap, tap
+        try:
+            yield
+        finally:
+            self.switch.tap = before
+
+    @contextmanager
+    def _turned(self, mode: Mode | None) -> Iterator[None]:
+        switch, was_training = self.switch, self.model.training
+        saved = switch.mode, switch.soft, switch.guards, switch.bounds, switch.push
+        self.model.eval()
+        try:
+            if mode is not None and mode != switch.mode:
+                self.set_mode(mode)
+            yield
+        finally:
+            switch.mode, switch.soft, switch.guards, switch.bounds, switch.push = saved
+            self.model.train(was_training)

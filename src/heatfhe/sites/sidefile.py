@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prepared model on disk: a plain Hugging Face checkpoint, and one side file with what training added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.files import atomic_directory, read_json, write_json
+from heatfhe.records import Calibration
+from heatfhe.sites.config import PrepareConfig
+from heatfhe.sites.prepare import prepare
+from heatfhe.sites.prepared import Prepared
+
+KIND, VERSION, NAME = "heatfhe-prepared", 1, "heat.json"
+
+
+def side_json(prepared: Prepared) -> dict[str, Any]:
+    """What the side file holds: options, calibration, counts, halting logits, and the weights' fingerprint."""
+    return {
+        "architecture": prepared.architecture.kind,
+        "fingerprint": prepared.fingerprint(),
+        "config": {"max_counts": dict(prepared.config.max_counts), "gamma": prepared.config.gamma},
+        "max_counts": {site.name: site.max_count for site in prepared.sites},
+        "calibration": None if prepared.calibration is None else prepared.calibration.as_json(),
+        "counts": dict(prepared.switch.counts),
+        "logits": prepared.halting.dump(),
+    }
+
+
+def save_prepared(prepared: Prepared, folder: Path) -> None:
+    """Write the checkpoint and its side file as one folder, whole or not at all."""
+    with atomic_directory(folder) as partial:
+        model: Any = prepared.model
+        model.save_pretrained(partial)
+        write_json(partial / NAME, KIND, VERSION, side_json(prepared))
+
+
+def load_prepared(folder: Path, model: nn.Module, *, check_weights: bool = True) -> Prepared:
+    """Prepare a model loaded from ``folder`` as its side file says."""
+    body = read_json(folder / NAME, KIND, (VERSION,))
+    try:
+        config = PrepareConfig(**body["config"])
+        prepared = prepare(model, config)
+        if prepared.architecture.kind != body["architecture"]:
+            raise FileFormatError(f"{folder / NAME}: made for {body['architecture']}, not {prepared.architecture.kind}")
+        if check_weights and prepared.fingerprint() != body["fingerprint"]:
+            raise ConfigError(f"{folder / NAME}: belongs to other weights; load the checkpoint beside it")
+        if body["calibration"] is not None:
+            prepared.adopt(Calibration.from_json(body["calibration"]))
+        prepared.halting.load(body["logits"])
+        prepared.set_counts(body["counts"])
+    except (KeyError, TypeError, ValueError) as err:
+        raise FileFormatError(f"{folder / NAME}: a field is missing or wrong ({err}); save the model again") from err
+    return prepared

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every site of one prepared model shares while it runs: the mode, the distributions, taps and range terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from heatfhe.errors import SiteError
+from heatfhe.halting import HaltingTable
+from heatfhe.sites.guards import RangeBounds, excess, guard
+
+Mode = Literal["exact", "training", "deployed"]
+# Sees (and may replace) named values on the way, under the names a circuit's tap sees.
+Tap = Callable[[str, Tensor], Tensor]
+
+
+@dataclass
+class Switch:
+    """The one mutable object a prepared model's sites look at. ``Prepared.set_mode`` turns it.
+
+    ``push`` is the weight of the push-back gradient per entry (see ``guard``); a loop that divides its loss by the
+    number of micro-batches divides ``push`` as well. ``bounds`` turns the range terms on.
+    """
+
+    mode: Mode = "exact"
+    soft: bool = False
+    guards: bool = False
+    push: float = 1e-4
+    bounds: RangeBounds | None = None
+    tap: Tap | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    p: Tensor | None = None
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    hooks: list[Any] = field(default_factory=list)
+
+    def begin(self, halting: HaltingTable) -> None:
+        """Start a forward pass: evaluate the distributions once, forget the last pass's range terms."""
+        self.terms = {}
+        self.p = halting.probabilities() if self.mode == "training" and self.soft else None
+
+    def distribution(self, table: HaltingTable, site: str, like: Tensor) -> Tensor | None:
+        """The site's law over its counts when halting is soft, else None."""
+        if not (self.mode == "training" and self.soft):
+            return None
+        if self.p is None:
+            self.p = table.probabilities()
+        return self.p[table.rows[site], table.support(site)].to(like.dtype)
+
+    def count(self, site: str) -> int:
+        """The site's hard count."""
+        if site not in self.counts:
+            raise SiteError(site, "has no count yet; adopt a calibration, or set counts, before running it")
+        return self.counts[site]
+
+    def see(self, name: str, value: Tensor) -> Tensor:
+        """Pass a named value through the tap."""
+        return value if self.tap is None else self.tap(name, value)
+
+    def clamp(self, value: Tensor, lo: float | None, hi: float | None) -> Tensor:
+        """The value, guarded while training."""
+        return guard(value, lo, hi, self.push) if self.guards and self.mode == "training" else value
+
+    def penalise(self, term: str, value: Tensor, bound: float, tokens: int) -> None:
+        """Add a site's excess to a named range term."""
+        share = excess(value, bound, tokens)
+        self.terms[term] = self.terms[term] + share if term in self.terms else share
+
+    def total(self) -> Tensor | None:
+        """Sum of the range terms of the last forward pass; None when there are none."""
+        return torch.stack(list(self.terms.values())).sum() if self.terms else None
