@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fidelity: how well a run agrees with its own clear run. KL, top-1, collapse and perplexity, as the paper measures them.
+
+Shapes: W windows, P positions, V vocabulary. A position is diverged when it holds a non-finite logit or one larger than
+ten times the calibrated maximum; a window is collapsed when more than half of its positions are diverged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError
+
+Logits = NDArray[np.float64]
+COLLAPSE_FACTOR = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """Agreement of a run with its own clear run.
+
+    ``kl`` is the median over windows of the mean over their sound positions, over windows that did not collapse (nan if
+    all did); ``top1`` a share of all positions, diverged ones counting as misses; ``collapsed`` of ``windows`` windows;
+    ``perplexity`` the run's own over windows that did not collapse, ``clear_perplexity`` the clear run's over all.
+    """
+
+    kl: float
+    top1: float
+    collapsed: int
+    windows: int
+    perplexity: float
+    clear_perplexity: float
+    kl_by_position: tuple[float, ...] = ()
+    top1_by_position: tuple[float, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form; a number that does not exist is null."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return {k: _jsonable(v) for k, v in plain.items()}
+
+
+def log_softmax(logits: Logits) -> Logits:
+    """Row-wise, in float64; nan rows stay nan."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = logits - np.max(logits, axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True)))
+
+
+def kl_divergence(clear: Logits, run: Logits) -> NDArray[np.float64]:
+    """KL(clear || run) in nats at every position."""
+    p, q = log_softmax(clear), log_softmax(run)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray((np.exp(p) * (p - q)).sum(axis=-1))
+
+
+def diverged(run: Logits, largest: float) -> NDArray[np.bool_]:
+    """Positions that are non-finite or beyond ten times the calibrated maximum."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(~np.isfinite(run).all(axis=-1) | (np.abs(run).max(axis=-1) > COLLAPSE_FACTOR * largest))
+
+
+def cross_entropy(logits: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Nats of every target under the logits at its position."""
+    return np.asarray(-np.take_along_axis(log_softmax(logits), targets[..., None], axis=-1)[..., 0])
+
+
+def fidelity(clear: Logits, run: Logits, targets: NDArray[np.int64], *, largest: float) -> Fidelity:
+    """Compare logits (W, P, V) of a run with its clear run's; ``targets`` (W, P) are the next tokens."""
+    if clear.shape != run.shape or clear.shape[:-1] != targets.shape or clear.ndim != 3:
+        raise ConfigError(f"fidelity needs logits (W, P, V) twice and targets (W, P), got {clear.shape}, {run.shape}, {targets.shape}")
+    bad = diverged(run, largest)
+    collapsed = bad.mean(axis=1) > 0.5
+    kl = np.where(bad, np.nan, kl_divergence(clear, run))
+    with np.errstate(invalid="ignore"):
+        same = np.where(bad, False, np.argmax(np.nan_to_num(run, nan=-np.inf), axis=-1) == np.argmax(clear, axis=-1))
+    stable = kl[~collapsed]
+    nats = np.where(bad, np.nan, cross_entropy(np.where(bad[..., None], 0.0, run), targets))[~collapsed]
+    return Fidelity(
+        kl=_median(_nanmean(stable, axis=1)),
+        top1=float(same.mean()),
+        collapsed=int(collapsed.sum()),
+        windows=int(len(collapsed)),
+        perplexity=float(np.exp(np.nanmean(nats))) if np.isfinite(nats).any() else float("nan"),
+        clear_perplexity=float(np.exp(cross_entropy(clear, targets).mean())),
+        kl_by_position=tuple(_median(column) for column in stable.T),
+        top1_by_position=tuple(float(v) for v in same.mean(axis=0)),
+    )
+
+
+def perplexity(logits: Logits, targets: NDArray[np.int64]) -> float:
+    """exp of the mean cross-entropy."""
+    return float(np.exp(cross_entropy(logits, targets).mean()))
+
+
+def _nanmean(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / known.sum(axis=axis))
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_jsonable(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
