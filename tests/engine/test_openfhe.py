@@ -290,8 +290,11 @@ engine = OpenFHEEngine(request, keys)
 assert not [m for m in sys.modules if m.startswith("heatfhe.client")]
 a = engine.parse((folder / "in").read_bytes())
 # A bootstrap nobody set up must be an error, never a segmentation fault; a key made for bootstraps is no rotation key.
-for step in (lambda: engine.bootstrap(a, period=8, bound=1.0), lambda: engine.bootstrap_pair(a, a, period=1024, bound=1.0),
-             lambda: engine.rotate(a, 3)):
+for step in (
+    lambda: engine.bootstrap(a, period=8, bound=1.0),
+    lambda: engine.bootstrap_pair(a, a, period=1024, bound=1.0),
+    lambda: engine.rotate(a, 3),
+):
     try:
         step()
     except MissingKeyError:

@@ -262,19 +262,32 @@ class OpenFHEEngine:
         return total
 
     def linear(self, a: Ciphertext, m: LinearMap) -> Ciphertext:
-        """A plaintext linear map, one level: hoisted baby steps, one rescale after all giant steps."""
+        """A plaintext linear map, one level: hoisted baby steps, giant steps summed before their one modulus switch."""
         level = self._spendable(f"linear {m.key}", a)
         if not m.giants:
             raise EngineError(f"linear {m.key}: an empty map; leave the step out of the plan")
         babies = dict(zip(m.babies, self.rotate_many(a, m.babies), strict=True))
 
-        def giant(item: tuple[int, Any]) -> Ciphertext:
-            by, row = item
-            inner = self._sum([self._cc.EvalMult(babies[b], self._plain(p, level)) for b, p in row.items()])
-            return self._rotated(inner, by)
+        rows: dict[int, list[tuple[int, Vector]]] = {}
+        for by, row in m.giants.items():
+            rows.setdefault(self._context.rotation(by), []).extend(row.items())
+        for shift in rows.keys() - {0}:
+            self._need_rotation(shift)
+
+        def giant(item: tuple[int, list[tuple[int, Vector]]]) -> Ciphertext:
+            shift, row = item
+            inner = self._sum([self._cc.EvalMult(babies[b], self._plain(p, level)) for b, p in row])
+            if shift == 0:
+                return inner
+            digits = self._cc.EvalFastRotationPrecompute(inner)
+            return self._cc.EvalFastRotationExt(inner, shift, digits, True)
 
         with refusals(f"apply the linear map {m.key}"):
-            return self._rescale(self._sum(self._each(giant, list(m.giants.items()))), level)
+            turned = dict(zip(rows, self._each(giant, list(rows.items())), strict=True))
+            parts = [turned.pop(0)] if 0 in turned else []
+            if turned:
+                parts.append(self._cc.KeySwitchDown(self._sum(list(turned.values()))))
+            return self._rescale(self._sum(parts), level)
 
     def _rotated(self, a: Ciphertext, by: int) -> Ciphertext:
         shift = self._context.rotation(by)
