@@ -77,8 +77,13 @@ class Evaluator:
         if level < 1:
             raise OutOfLevelsError(f"{what}: needs 1 level, has {level}; bootstrap the operand first")
 
-    def multiply_sum(self, pairs: Sequence[tuple[Ciphertext, Ciphertext]]) -> Ciphertext:
-        """Sum of products: one relinearisation, one division by P and the rescale together."""
+    def multiply_sum(
+        self, pairs: Sequence[tuple[Ciphertext, Ciphertext]], terms: Sequence[tuple[Ciphertext, int]] = ()
+    ) -> Ciphertext:
+        """Sum of products: one relinearisation, one division by P and the rescale together.
+
+        ``terms`` are ciphertexts of the same level with integer factors, added before the rescale.
+        """
         if not pairs:
             raise EngineError("multiply_sum: needs at least one pair")
         level, scale = pairs[0][0].level, pairs[0][0].scale * pairs[0][1].scale
@@ -88,8 +93,12 @@ class Evaluator:
         self._need_level(level, "multiply")
         ring = self.ring
         tensor = ring.kernels.tensor([(a.data, b.data) for a, b in pairs], ring.rows(level))
+        low = tensor[:2]
+        for ciphertext, factor in terms:
+            term = ring.kernels.scale(ciphertext.data, ring.constant(factor, ring.rows(level)), ring.rows(level))
+            low = ring.kernels.add(low, term, ring.rows(level))
         product = self.switch.product(self.switch.decompose(tensor[2], level), level, RELINEARISE)
-        data = self.switch.mod_down(self.switch.raised(tensor[:2], level, product), level, level - 1)
+        data = self.switch.mod_down(self.switch.raised(low, level, product), level, level - 1)
         return Ciphertext(level - 1, self._below(scale, level), data)
 
     def multiply(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
@@ -155,6 +164,16 @@ class Evaluator:
         rows = self.ring.rows(a.level)
         data = self.ring.kernels.scale(a.data, self.ring.constant(factor, rows), rows)
         return Ciphertext(level, target, self.ring.kernels.divide(data, self.ring.step(a.level, level)))
+
+    def restrict(self, a: Ciphertext, level: int) -> Ciphertext:
+        """Leave limbs out, the scale unchanged: legal only where the lower level's primes are a subset."""
+        now, below = self.ring.chain.rows(a.level), self.ring.chain.rows(level)
+        if level == a.level:
+            return a
+        if not (now.start <= below.start and below.stop <= now.stop):
+            raise EngineError(f"restrict: the primes of level {level} are not among those of level {a.level}; drop instead")
+        first = below.start - now.start
+        return Ciphertext(level, a.scale, np.ascontiguousarray(a.data[:, first : first + len(below)]))
 
     # -- automorphisms ------------------------------------------------------------------------------------------------
 

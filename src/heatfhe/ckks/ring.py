@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heatfhe.ckks.chain import Chain
 from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.kernels import DigitPlan, Division, Kernels, Rows, Words
-from heatfhe.ckks.kernels.plans import conversion, digit_plan, division
+from heatfhe.ckks.kernels.plans import digit_plan, division
 from heatfhe.errors import EngineError
 
 SCALE_TOLERANCE = 1e-12
@@ -73,7 +73,8 @@ class Ring:
         """Decomposition at a level."""
         c = self.chain
         plan: DigitPlan = self._keep(
-            ("digits", level), lambda: digit_plan(c.moduli, list(c.rows(level)), list(c.special_rows), c.digits(level))
+            ("digits", level),
+            lambda: digit_plan(c.moduli, list(c.rows(level)), [*c.rows(level), *c.special_rows], c.digits(level)),
         )
         return plan
 
@@ -125,19 +126,17 @@ class Ring:
 
         return self._keep(("i", level), make)  # type: ignore[no-any-return]
 
-    def raise_base(self, special: int) -> DigitPlan:
-        """Lift of a polynomial from level 0 to its own primes and the first special ones: one digit."""
+    def lift(self, rows: Rows) -> DigitPlan:
+        """Exact centred lift of one polynomial from level 0 to the given primes."""
         c = self.chain
-        rows = list(c.rows(0))
-
-        def make() -> DigitPlan:
-            return digit_plan(c.moduli, rows, list(c.special_rows)[:special], [rows])
-
-        plan: DigitPlan = self._keep(("base", special), make)
+        base = list(c.rows(0))
+        name = ("lift", rows.tobytes())
+        plan: DigitPlan = self._keep(name, lambda: digit_plan(c.moduli, base, [int(r) for r in rows], [base]))
         return plan
 
-    def lift(self, *, extended: bool) -> Any:
-        """Exact conversion from level 0 to the top, with the special primes or without."""
+    def base_step(self, rows: Rows) -> Division:
+        """Division that returns from the given primes to level 0."""
         c = self.chain
-        dst = [*c.rows(c.top), *(c.special_rows if extended else ())]
-        return self._keep(("lift", extended), lambda: conversion(c.moduli, list(c.rows(0)), dst))
+        name = ("base", rows.tobytes())
+        plan: Division = self._keep(name, lambda: division(c.moduli, [int(r) for r in rows], list(c.rows(0))))
+        return plan

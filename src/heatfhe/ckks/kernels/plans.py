@@ -100,7 +100,7 @@ class DigitPlan:
     """Decomposition of a polynomial into digits, each raised to all present primes and the special ones."""
 
     rows: Rows  # (R,) present primes
-    extended: Rows  # (E,) present primes, then the special ones
+    extended: Rows  # (E,) primes every digit is raised to: present and special ones
     starts: Rows  # (beta,) first limb of each digit within rows
     conversions: tuple[Conversion, ...]  # one per digit; dst = extended without the digit's own primes
 
@@ -137,9 +137,10 @@ def division(moduli: Sequence[int], src: Sequence[int], dst: Sequence[int]) -> D
     )
 
 
-def digit_plan(moduli: Sequence[int], rows: Sequence[int], special: Sequence[int], digits: Sequence[Sequence[int]]) -> DigitPlan:
-    """Plan for the given non-empty digits, which partition rows in order."""
-    extended = [*rows, *special]
+def digit_plan(
+    moduli: Sequence[int], rows: Sequence[int], extended: Sequence[int], digits: Sequence[Sequence[int]]
+) -> DigitPlan:
+    """Plan that raises the given non-empty digits, which partition rows in order, to the extended primes."""
     starts = np.cumsum([0, *[len(d) for d in digits]])[:-1]
     return DigitPlan(
         rows=np.array(rows, dtype=np.int64),

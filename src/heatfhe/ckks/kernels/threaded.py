@@ -173,19 +173,6 @@ class CpuKernels:
         factors = np.array([int(f) * int(n) % int(p) for f, n, p in zip(c.inverse, self._inverse_n[c.src], self._q[c.src])])
         return self._shoup_rows(factors, c.src)
 
-    def convert(self, x: Words, c: Conversion) -> Words:
-        return self.intt(self._raise(self.ntt(x, c.src), c), c.dst)
-
-    def _raise(self, x: Words, c: Conversion) -> Words:
-        """Conversion of evaluations (k, N) to evaluations (m, N)."""
-        plan = self._tables.get(c)
-        if plan is None:
-            k = len(c.src)
-            whole = DigitPlan(c.src, c.dst, np.zeros(1, dtype=np.int64), (c,))
-            tasks = np.array([[0, j, p, -1, 0, even(k + 1)] for j, p in enumerate(c.dst)], dtype=np.int64)
-            plan = self._tables[c] = (whole, *self._digit_tables(whole, tasks, [self._matrix(c, even(k + 1))]))
-        return self._mod_up(x, *plan)[0]
-
     def mod_up(self, x: Words, plan: DigitPlan) -> Words:
         tables = self._tables.get(plan)
         if tables is None:

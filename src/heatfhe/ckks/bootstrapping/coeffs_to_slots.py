@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Third stage: coefficients become slots, divided by what EvalMod wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heatfhe.ckks.bootstrapping.matrices import Matrix, Steps, steps, transform
+from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
+from heatfhe.ckks.ring import Ciphertext, Ring
+
+
+def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float) -> list[Steps]:
+    """Matrices from slots to (I + m/R) / (2 * interval), real and imaginary halves side by side where they fit.
+
+    The factor holds the trace's slots / period, the 1/2 of adding the conjugate, and the interval of EvalMod.
+    """
+    factor = (period / slots / (2 * interval)) ** (1 / count)
+    matrices: list[Matrix] = [
+        {k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=True)
+    ]
+    if period < slots:
+        matrices[-1] = {k: np.concatenate([d, -1j * d]) for k, d in matrices[-1].items()}
+    return [_steps(m, period, slots) for m in matrices]
+
+
+def _steps(matrix: Matrix, period: int, slots: int) -> Steps:
+    return steps(matrix, period, slots)
+
+
+def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:
+    """Encode from the top level down; scales lead from q0 to EvalMod's scale in equal ratios."""
+    chain = ring.chain
+    gain = (2.0**chain.eval_bits / chain.base_modulus) ** (1 / len(parts))
+    out = []
+    for i, part in enumerate(parts):
+        level = chain.top - i
+        out.append(encode_map(ring, part.makers(), level, float(ring.ratio(level, level - 1)) * gain))
+    return out
+
+
+def coeffs_to_slots(evaluator: Evaluator, a: Ciphertext, maps: Sequence[EncodedMap], *, full: bool) -> list[Ciphertext]:
+    """Real and imaginary coefficients: two ciphertexts at full slots, one with both halves side by side otherwise."""
+    for m in maps:
+        a = apply_map(evaluator, a, m)
+    scale = 2.0**evaluator.ring.chain.eval_bits
+    a = Ciphertext(a.level, scale, a.data)  # equal up to rounding of doubles
+    conjugate = evaluator.conjugate(a)
+    if not full:
+        return [evaluator.add(a, conjugate)]
+    return [evaluator.add(a, conjugate), evaluator.times_i(evaluator.sub(conjugate, a))]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fifth stage: slots become coefficients again, multiplied by the message ratio, at the canonical scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heatfhe.ckks.bootstrapping.matrices import Matrix, Steps, steps, transform
+from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
+from heatfhe.ckks.ring import Ciphertext, Ring
+
+
+def slots_to_coeffs_steps(slots: int, period: int, count: int, ratio: float) -> list[Steps]:
+    """Matrices from EvalMod's result to the message: forward transform times the message ratio."""
+    factor = ratio ** (1 / count)
+    matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=False)]
+    if period < slots:  # the halves hold real and imaginary parts: multiply them by 1 and i, the sum follows by rotation
+        halves = np.concatenate([np.ones(period), 1j * np.ones(period)])
+        matrices[0] = {k: np.tile(d, 2) * np.roll(halves, -(k - period if k > period // 2 else k)) for k, d in matrices[0].items()}
+    return [steps(m, period, slots) for m in matrices]
+
+
+def encode_slots_to_coeffs(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:
+    """Encode from the top normal level down; scales lead from EvalMod's end to the canonical one in equal ratios."""
+    chain = ring.chain
+    top = chain.normal_levels
+    gain = (ring.scales[top - len(parts)] / chain.eval_scales()[top]) ** (1 / len(parts))
+    out = []
+    for i, part in enumerate(parts):
+        level = top - i
+        out.append(encode_map(ring, part.makers(), level, float(ring.ratio(level, level - 1)) * gain))
+    return out
+
+
+def slots_to_coeffs(evaluator: Evaluator, halves: Sequence[Ciphertext], maps: Sequence[EncodedMap], period: int) -> Ciphertext:
+    """The refreshed ciphertext, from the one or two ciphertexts of EvalMod."""
+    full = len(halves) == 2
+    a = evaluator.add(halves[0], evaluator.times_i(halves[1])) if full else halves[0]
+    for i, m in enumerate(maps):
+        a = apply_map(evaluator, a, m)
+        if i == 0 and not full:
+            a = evaluator.add(a, evaluator.rotate(a, period))
+    return Ciphertext(a.level, evaluator.ring.scales[a.level], a.data)  # equal up to rounding of doubles

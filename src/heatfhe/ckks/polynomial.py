@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chebyshev series on ciphertexts by Paterson-Stockmeyer, every sum at one exactly tracked scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.ring import Ciphertext
+from heatfhe.errors import OutOfLevelsError
+
+
+def divide_chebyshev(p: NDArray[np.float64], g: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(q, r) with p = q T_g + r, deg r < g, for deg p < 2 g: T_(g+i) = 2 T_g T_i - T_(g-i)."""
+    q = 2 * p[g:].copy()
+    q[0] = p[g]
+    r = p[:g].copy()
+    for i in range(1, len(p) - g):
+        r[g - i] -= p[g + i]
+    return q, r
+
+
+class ChebyshevEvaluator:
+    """Evaluates series in T_k(x) for one ciphertext x whose levels are nested (those of EvalMod).
+
+    Domain  slots of x in [-1, 1].
+    Bound   rounding of the coefficients, 2^-50 relative, and the noise of each product.
+    Depth   ceil(log2(degree + 1)).
+    Source  Paterson, Stockmeyer 1973; the split that keeps the depth, Bossuat et al., ePrint 2020/1203.
+    """
+
+    def __init__(self, evaluator: Evaluator, x: Ciphertext, scales: dict[int, float]) -> None:
+        self._e, self._scales = evaluator, scales
+        self._basis = {1: x}
+
+    def basis(self, k: int) -> Ciphertext:
+        """T_k(x): powers of two by doubling, T_3 = T_1 (2 T_2 - 1)."""
+        if k not in self._basis:
+            e = self._e
+            if k == 3:
+                two = self.basis(2)
+                factor = e.add_constant(e.add(two, two), -1.0)
+                self._basis[3] = e.multiply(e.restrict(self.basis(1), two.level), factor)
+            else:
+                self._basis[k] = double_angle(e, self.basis(k // 2), 1.0)
+        return self._basis[k]
+
+    def evaluate(self, p: NDArray[np.float64], level: int, scale: float) -> Ciphertext:
+        """The series p at exactly this level and scale."""
+        e = self._e
+        ratio = e.ring.ratio(level + 1, level)
+        pairs: list[tuple[Ciphertext, Ciphertext]] = []
+        while not self._simple(p, level):
+            g = 1 << (len(p) - 1).bit_length() - 1
+            power = self.basis(g)
+            if power.level <= level:
+                raise OutOfLevelsError(f"polynomial: T_{g} is at level {power.level}, needed above level {level}")
+            q, p = divide_chebyshev(p, g)
+            pairs.append((self.evaluate(q, level + 1, scale * float(ratio) / power.scale), e.restrict(power, level + 1)))
+        terms = self._terms(p, level + 1, scale, ratio)
+        if pairs:
+            out = e.multiply_sum(pairs, terms)
+        else:
+            out = self._combine(terms, level + 1, scale * float(ratio))
+        return e.add_constant(Ciphertext(level, scale, out.data), float(p[0]))
+
+    def _simple(self, p: NDArray[np.float64], level: int) -> bool:
+        """Whether p is a linear combination of T_1 .. T_3 that are still above the level."""
+        degree = len(p) - 1
+        return degree <= 3 and all(self.basis(k).level > level for k in range(1, degree + 1))
+
+    def _terms(self, p: NDArray[np.float64], level: int, scale: float, ratio: Fraction) -> list[tuple[Ciphertext, int]]:
+        out = []
+        for k in range(1, len(p)):
+            t = self.basis(k)
+            factor = round(Fraction(float(p[k])) * Fraction(scale) * ratio / Fraction(t.scale))
+            out.append((self._e.restrict(t, level), factor))
+        return out
+
+    def _combine(self, terms: Sequence[tuple[Ciphertext, int]], level: int, scale: float) -> Ciphertext:
+        e, total = self._e, None
+        for t, factor in terms:
+            product = Ciphertext(level, scale, e.times_integer(t, factor).data)
+            total = product if total is None else e.add(total, product)
+        assert total is not None  # a series of degree 0 is never asked for
+        return e.rescale(total)
+
+
+def double_angle(evaluator: Evaluator, x: Ciphertext, constant: float) -> Ciphertext:
+    """2 x^2 - constant."""
+    square = evaluator.multiply(x, x)
+    return evaluator.add_constant(evaluator.add(square, square), -constant)
