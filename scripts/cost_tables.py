@@ -99,7 +99,7 @@ def tables() -> list[CostTable]:
         quoted(
             "paper-a100",
             "quoted from the HEAT paper (primitive costs; timed at 11 levels left, FIDESlib, 100 repetitions); not in "
-            "the paper: hoist and rotate_hoisted as 0.275 + 0.3 of a rotation's 0.575 ms, tensor as two plaintext products",
+            "the paper: hoist and rotate_hoisted as 0.275 + 0.3 of a rotation's 0.575 ms, tensor as two plain products",
             "one NVIDIA A100-64GB (custom), N = 2^16",
             0.0821,
             a100,
@@ -115,7 +115,7 @@ def tables() -> list[CostTable]:
         quoted(
             "cheddar-h200",
             "measured: Cheddar 1.0 at 40-bit scale, bootstrap 21.2 ms with 13 levels left, product 185 us, rotation "
-            "184 us; assumed: the parts of a product and of a rotation in OpenFHE's ratios, add 10 us, plaintext product 15 us",
+            "184 us; assumed: parts of a product and a rotation in OpenFHE's ratios, add 10, plain product 15 us",
             "one NVIDIA H200, N = 2^16",
             0.0212,
             cheddar,

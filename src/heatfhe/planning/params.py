@@ -41,8 +41,8 @@ class Draft:
             raise ConfigError(f"{self.name}: {', '.join(small)} must be at least 1")
         if self.base_bits <= self.scale_bits:
             raise ConfigError(
-                f"{self.name}: a base modulus of {self.base_bits} bits leaves no room above a scale of {self.scale_bits}; "
-                f"use a base of at least {self.scale_bits + 10} bits"
+                f"{self.name}: a base modulus of {self.base_bits} bits leaves no room above the scale of "
+                f"{self.scale_bits}; use a base of at least {self.scale_bits + 10} bits"
             )
 
     @property
