@@ -1,4 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client: keyrings hold secrets, everything that leaves this room is public or encrypted."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heatfhe.client.client import Answer, Client, Conversation
+from heatfhe.client.sampling import Sampler, gumbel_bound, gumbel_noise
+from heatfhe.client.trust import check_config
+from heatfhe.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from heatfhe.engine import KeyringFactory
+
+__all__ = [
+    "Answer",
+    "Client",
+    "Conversation",
+    "Sampler",
+    "check_config",
+    "gumbel_bound",
+    "gumbel_noise",
+    "load_keyring",
+]
+
+
+def load_keyring(name: str) -> KeyringFactory:
+    """The keyring of an engine, by the engine's name."""
+    if name == "clear":
+        from heatfhe.client.keyring_clear import ClearKeyring
+
+        return ClearKeyring
+    if name == "openfhe":
+        try:
+            from heatfhe.client.keyring_openfhe import OpenFHEKeyring
+        except ModuleNotFoundError as err:
+            if err.name != "openfhe":  # our own broken import is not a missing extra
+                raise
+            raise MissingExtraError("openfhe", needed_by="the openfhe keyring") from err
+        return OpenFHEKeyring
+    if name == "native":
+        try:
+            from heatfhe.client.keyring_native import NativeKeyring
+        except ModuleNotFoundError as err:
+            if err.name not in ("numba", "cryptography"):
+                raise
+            raise MissingExtraError("native", needed_by="the native keyring") from err
+        return NativeKeyring
+    raise ConfigError(f"unknown engine {name!r}; have: clear, openfhe, native")

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Security
 from fastapi import Path as PathParameter
@@ -24,15 +23,17 @@ from heatfhe.server.service import Service, remove_upload
 from heatfhe.wire import MEDIA_TYPE, Fields, JobHead, KeyManifest, MessageScanner, Refusal, strict_json
 
 _BEARER = HTTPBearer(auto_error=False, description="the token of one client")
-_DIGEST = PathParameter(pattern=r"^[0-9a-f]{64}$")
-_IDENTIFIER = PathParameter(pattern=r"^[0-9a-f]{32}$")
-_MODEL = PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+=-]{0,127}$")
-_STEP = PathParameter(ge=0, le=4096)
-_KEY = re.compile(r"[A-Za-z0-9_-]{8,64}")
+Token = Annotated[Any, Security(_BEARER)]
+Digest = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{64}$")]
+Identifier = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$")]
+ModelName = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+=-]{0,127}$")]
+StepNumber = Annotated[int, PathParameter(ge=0, le=4096)]
+Offset = Annotated[int, Query(ge=0, le=1 << 34)]
+ChunkDigest = Annotated[str, Header(pattern=r"^[0-9a-f]{64}$")]
+IdempotencyKey = Annotated[str, Header(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 _JSON_BYTES = 2 << 20
 _LISTENERS = 16
 _BEAT = 15.0
-_TOKEN = Security(_BEARER)
 
 
 def make_router(service: Service) -> APIRouter:
@@ -65,46 +66,46 @@ def make_router(service: Service) -> APIRouter:
 
     # -- models ------------------------------------------------------------------------------------------------------
 
-    async def models(request: Request, token: Any = _TOKEN) -> JSONResponse:
+    async def models(request: Request, token: Token) -> JSONResponse:
         caller(request, token)
         rows = [{"model": name, "config_id": m.config.config_id} for name, m in sorted(service.models.items())]
         return JSONResponse({"models": rows})
 
-    async def model(request: Request, model: str = _MODEL, token: Any = _TOKEN) -> JSONResponse:
+    async def model(request: Request, model: ModelName, token: Token) -> JSONResponse:
         caller(request, token)
         return JSONResponse(service.model(model).config.as_json())
 
-    async def bundle(request: Request, model: str = _MODEL, token: Any = _TOKEN) -> Response:
+    async def bundle(request: Request, model: ModelName, token: Token) -> Response:
         caller(request, token)
         return Response(service.model(model).bundle, media_type=MEDIA_TYPE)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
-    async def add_keys(request: Request, token: Any = _TOKEN) -> JSONResponse:
+    async def add_keys(request: Request, token: Token) -> JSONResponse:
         client = caller(request, token)
         manifest = KeyManifest.from_json(strict_json(await _json_body(request), limit=_JSON_BYTES))
         status = await act(service.register_keys, client, manifest)
         return JSONResponse(status.as_json())
 
-    async def list_keys(request: Request, token: Any = _TOKEN) -> JSONResponse:
+    async def list_keys(request: Request, token: Token) -> JSONResponse:
         client = caller(request, token)
         return JSONResponse({"key_sets": [s.as_json() for s in await act(service.keys.all, client)]})
 
-    async def get_keys(request: Request, key_set: str = _DIGEST, token: Any = _TOKEN) -> JSONResponse:
+    async def get_keys(request: Request, key_set: Digest, token: Token) -> JSONResponse:
         client = caller(request, token)
         return JSONResponse((await act(service.keys.status, client, key_set)).as_json())
 
-    async def delete_keys(request: Request, key_set: str = _DIGEST, token: Any = _TOKEN) -> Response:
+    async def delete_keys(request: Request, key_set: Digest, token: Token) -> Response:
         await act(service.delete_keys, caller(request, token), key_set)
         return Response(status_code=204)
 
     async def put_chunk(
         request: Request,
-        key_set: str = _DIGEST,
-        sha256: str = _DIGEST,
-        offset: int = Query(ge=0, le=1 << 34),
-        x_chunk_sha256: str = Header(pattern=r"^[0-9a-f]{64}$"),
-        token: Any = _TOKEN,
+        key_set: Digest,
+        sha256: Digest,
+        offset: Offset,
+        x_chunk_sha256: ChunkDigest,
+        token: Token,
     ) -> JSONResponse:
         client = caller(request, token)
         chunk = await _body(request, service.settings.chunk_bytes, "application/octet-stream")
@@ -113,7 +114,7 @@ def make_router(service: Service) -> APIRouter:
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    async def add_session(request: Request, token: Any = _TOKEN) -> JSONResponse:
+    async def add_session(request: Request, token: Token) -> JSONResponse:
         client = caller(request, token)
         fields = Fields(strict_json(await _json_body(request), limit=4096), of="session")
         config_id, key_set = fields.digest("config_id"), fields.digest("key_set")
@@ -121,15 +122,15 @@ def make_router(service: Service) -> APIRouter:
         session = await act(service.open_session, client, config_id, key_set)
         return JSONResponse(session.as_json(), status_code=201)
 
-    async def list_sessions(request: Request, token: Any = _TOKEN) -> JSONResponse:
+    async def list_sessions(request: Request, token: Token) -> JSONResponse:
         client = caller(request, token)
         return JSONResponse({"sessions": [s.as_json() for s in await act(service.sessions.all, client)]})
 
-    async def get_session(request: Request, session: str = _IDENTIFIER, token: Any = _TOKEN) -> JSONResponse:
+    async def get_session(request: Request, session: Identifier, token: Token) -> JSONResponse:
         client = caller(request, token)
         return JSONResponse((await act(service.sessions.get, client, session)).as_json())
 
-    async def delete_session(request: Request, session: str = _IDENTIFIER, token: Any = _TOKEN) -> Response:
+    async def delete_session(request: Request, session: Identifier, token: Token) -> Response:
         await act(service.delete_session, caller(request, token), session)
         return Response(status_code=204)
 
@@ -137,9 +138,9 @@ def make_router(service: Service) -> APIRouter:
 
     async def add_job(
         request: Request,
-        session: str = _IDENTIFIER,
-        idempotency_key: str = Header(pattern=r"^[A-Za-z0-9_-]{8,64}$"),
-        token: Any = _TOKEN,
+        session: Identifier,
+        idempotency_key: IdempotencyKey,
+        token: Token,
     ) -> JSONResponse:
         client = caller(request, token)
         record = await act(service.sessions.get, client, session)
@@ -157,27 +158,27 @@ def make_router(service: Service) -> APIRouter:
             remove_upload(upload)
         return JSONResponse(job.as_json(), status_code=202 if fresh else 200)
 
-    async def list_jobs(request: Request, token: Any = _TOKEN) -> JSONResponse:
+    async def list_jobs(request: Request, token: Token) -> JSONResponse:
         client = caller(request, token)
         return JSONResponse({"jobs": [j.as_json() for j in service.jobs.of(client)]})
 
-    async def get_job(request: Request, job: str = _IDENTIFIER, token: Any = _TOKEN) -> JSONResponse:
+    async def get_job(request: Request, job: Identifier, token: Token) -> JSONResponse:
         return JSONResponse(service.jobs.get(caller(request, token), job).as_json())
 
-    async def cancel_job(request: Request, job: str = _IDENTIFIER, token: Any = _TOKEN) -> JSONResponse:
+    async def cancel_job(request: Request, job: Identifier, token: Token) -> JSONResponse:
         client = caller(request, token)
         return JSONResponse((await act(service.cancel, client, job)).as_json())
 
     async def output(
         request: Request,
-        job: str = _IDENTIFIER,
-        step: int = _STEP,
-        token: Any = _TOKEN,
+        job: Identifier,
+        step: StepNumber,
+        token: Token,
     ) -> Response:
         found = service.jobs.get(caller(request, token), job)
         return Response(await act(service.jobs.output, found, step), media_type=MEDIA_TYPE)
 
-    async def events(request: Request, job: str = _IDENTIFIER, token: Any = _TOKEN) -> StreamingResponse:
+    async def events(request: Request, job: Identifier, token: Token) -> StreamingResponse:
         client = caller(request, token)
         found = service.jobs.get(client, job)
         if listeners[client] >= _LISTENERS:

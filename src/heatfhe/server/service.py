@@ -183,6 +183,13 @@ class Service:
             raise Refusal("stale_config", "the job was made for another plan", "fetch the configuration again")
         if head.key_set != record.key_set:
             raise Refusal("key_mismatch", "the session uses another key set", "encrypt under the session's keys")
+        program = "logits" if head.mode == "logits" else "sample" if head.noise else "generate"
+        if program not in model.config.programs:
+            raise Refusal(
+                "bad_message",
+                f"this model's plan has no program {program!r}",
+                f"it has {', '.join(model.config.programs)}; the operator can plan with it",
+            )
         if head.steps > self.settings.max_steps:
             raise Refusal("too_large", f"{head.steps} steps exceed {self.settings.max_steps}", "ask for fewer steps")
         if head.noise and head.parts != model.parts:

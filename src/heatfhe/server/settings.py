@@ -26,10 +26,13 @@ class ModelSource:
     plan: Path
     circuit: Path
     options: tuple[tuple[str, Any], ...] = ()
+    max_temperature: float = 2.0
 
     def __post_init__(self) -> None:
         if not is_name(self.name) or "/" in self.name:
             raise ConfigError(f"model name {self.name!r} must be plain letters, digits and ._:+=-")
+        if not 0 <= self.max_temperature <= 100:
+            raise ConfigError(f"{self.name}: max_temperature must lie in 0 to 100, got {self.max_temperature}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ class ModelConfig:
     params: Params
     plan: str
     circuit: str
+    programs: tuple[str, ...]
     rotations: tuple[int, ...]
     conjugation: bool
     bootstrap_periods: tuple[int, ...]
@@ -77,6 +78,7 @@ class ModelConfig:
             "params": self.params.as_json(),
             "plan": self.plan,
             "circuit": self.circuit,
+            "programs": list(self.programs),
             "rotations": list(self.rotations),
             "conjugation": self.conjugation,
             "bootstrap_periods": list(self.bootstrap_periods),
@@ -131,6 +133,7 @@ class ModelConfig:
             params=params,
             plan=f.digest("plan"),
             circuit=f.digest("circuit"),
+            programs=f.names("programs", longest=16),
             rotations=f.integers("rotations", lo=1 - slots, hi=slots - 1, longest=MAX_KEYS),
             conjugation=f.flag("conjugation"),
             bootstrap_periods=f.integers("bootstrap_periods", lo=1, hi=slots, longest=64),

@@ -110,6 +110,12 @@ class Fields:
             raise self._wrong(name, "a name of letters, digits and ._:+=-/ without empty or dotted parts")
         return value
 
+    def names(self, name: str, *, longest: int) -> tuple[str, ...]:
+        values = self.array(name, longest=longest)
+        if any(not isinstance(v, str) or not is_name(v) for v in values):
+            raise self._wrong(name, "names of letters, digits and ._:+=-/")
+        return tuple(values)
+
     def digest(self, name: str) -> str:
         value = self._take(name)
         if not isinstance(value, str) or not DIGEST.fullmatch(value):

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client needs of a model besides keys: its tokenizer and its token embeddings, fetched once and checked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError, DataError, WireError
+from heatfhe.wire import Fields, Limits, ModelConfig, parse
+
+LIMITS = Limits(blocks=64, block_bytes=1 << 32, total_bytes=1 << 32)
+_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Tokenizer files by name, and the token embedding table as the checkpoint has it."""
+
+    tokenizer: dict[str, bytes]
+    table: NDArray[Any]
+
+    @classmethod
+    def read(cls, data: bytes, config: ModelConfig) -> Bundle:
+        """Parse a bundle message and check it against the configuration's digest and sizes."""
+        if hashlib.sha256(data).hexdigest() != config.bundle:
+            raise WireError("the model's files do not match its configuration; fetch them again")
+        message = parse(data, LIMITS, kinds=("bundle",))
+        fields = Fields(message.body, of="bundle")
+        dtype = fields.choice("dtype", tuple(_DTYPES))
+        shape = fields.integers("shape", lo=1, hi=1 << 24, longest=2)
+        fields.done()
+        raw = message.blocks.get("embedding", b"")
+        if len(shape) != 2 or shape[0] != config.vocabulary:
+            raise WireError("the model's embedding table has another size than its configuration says")
+        if len(raw) != shape[0] * shape[1] * np.dtype(_DTYPES[dtype]).itemsize:
+            raise WireError("the model's embedding table is cut short")
+        files = {n.split("/", 1)[1]: b for n, b in message.blocks.items() if n.startswith("tokenizer/")}
+        return cls(files, np.frombuffer(raw, _DTYPES[dtype]).reshape(shape))
+
+    def rows(self, tokens: Sequence[int]) -> NDArray[np.float64]:
+        """Centred embedding rows of tokens, in float64: what the residual stream starts from, without positions."""
+        ids = np.asarray(tokens, dtype=np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.table.shape[0]):
+            raise ConfigError(
+                f"a token id lies outside the vocabulary of {self.table.shape[0]}; use the model's tokenizer"
+            )
+        rows = self.table[ids].astype(np.float64)
+        return np.asarray(rows - rows.mean(axis=-1, keepdims=True))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        if "tokenizer.json" not in self.tokenizer:
+            raise DataError("this model ships no tokenizer; give token ids instead of text")
+        return Tokenizer.from_str(self.tokenizer["tokenizer.json"].decode())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        ids = list(self._tokenizer.encode(text).ids)
+        if not ids:
+            raise DataError("the prompt holds no token; write something")
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids, up to the first end of text."""
+        shown = list(tokens)
+        if self.end is not None and self.end in shown:
+            shown = shown[: shown.index(self.end)]
+        return str(self._tokenizer.decode(shown))
+
+    @cached_property
+    def end(self) -> int | None:
+        """The token that ends a text, if the tokenizer has one."""
+        if "tokenizer.json" not in self.tokenizer:
+            return None
+        for name in ("<|endoftext|>", "</s>", "<|end|>"):
+            found = self._tokenizer.token_to_id(name)
+            if found is not None:
+                return int(found)
+        return None

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys on the client's disk, one folder per configuration: the secret at mode 0600, evaluation keys ready to upload.
+
+<folder>/<config id, 16 digits>/secret/...          what the keyring saves; never read by anything that sends
+<folder>/<config id, 16 digits>/evaluation/<sha256> public, content-addressed
+<folder>/<config id, 16 digits>/manifest.json       lists the evaluation keys; written last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from heatfhe.client.link import Link
+from heatfhe.engine import Keyring, KeyringFactory
+from heatfhe.errors import WireError
+from heatfhe.files import atomic_directory, atomic_write, read_json, write_json
+from heatfhe.progress import SILENT, Reporter
+from heatfhe.wire import KeyEntry, KeyManifest, ModelConfig, Refusal, looks_secret, name_is_secret
+
+KIND, VERSION = "heatfhe-client-keys", 1
+
+
+class KeyFolder:
+    """The keys for one configuration."""
+
+    def __init__(self, root: Path, config: ModelConfig) -> None:
+        self._config = config
+        self.folder = root / config.config_id[:16]
+
+    @property
+    def ready(self) -> bool:
+        """Whether keys were made before, completely."""
+        return (self.folder / "manifest.json").exists()
+
+    def open(self, factory: KeyringFactory, request: object, reporter: Reporter = SILENT) -> Keyring:
+        """The keyring, made now if it is not there. A secret is written whole before any public key is derived."""
+        from heatfhe.engine import KeyRequest
+
+        assert isinstance(request, KeyRequest)
+        secret = self.folder / "secret"
+        if secret.is_dir():
+            ring = factory(request, secret)
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            ring = factory(request)
+            with atomic_directory(secret) as partial:
+                ring.save(partial)
+                lock_down(partial)
+        lock_down(self.folder / "secret")
+        if not self.ready:
+            self._derive(ring, reporter)
+        return ring
+
+    def _derive(self, ring: Keyring, reporter: Reporter) -> None:
+        entries = []
+        reporter.start("keys")
+        with atomic_directory(self.folder / "evaluation") as partial:
+            for name, data in ring.evaluation_keys():
+                if name_is_secret(name) or looks_secret(data):
+                    raise WireError(f"key {name!r} looks like a secret; it was not written for upload. Report this")
+                sha = hashlib.sha256(data).hexdigest()
+                with atomic_write(partial / sha) as f:
+                    f.write(data)
+                entries.append(KeyEntry(name=name, size=len(data), sha256=sha))
+                reporter.advance("keys", bytes=len(data))
+        reporter.done("keys")
+        manifest = KeyManifest(config_id=self._config.config_id, keys=tuple(entries))
+        write_json(self.folder / "manifest.json", KIND, VERSION, manifest.as_json())
+
+    def manifest(self) -> KeyManifest:
+        """What is to be uploaded."""
+        return KeyManifest.from_json(read_json(self.folder / "manifest.json", KIND, (VERSION,)))
+
+    def delete(self) -> None:
+        """Remove every key, the secret too: nothing encrypted under it can be read any more."""
+        shutil.rmtree(self.folder)
+
+    def upload(self, link: Link, chunk_bytes: int, reporter: Reporter = SILENT) -> str:
+        """Bring the server's copy up to date and return the key set's id. Starts where an earlier upload ended."""
+        manifest = self.manifest()
+        status = link.json("POST", "/v1/keysets", body=manifest.as_json())
+        if not isinstance(status, dict) or status.get("key_set") != manifest.key_set:
+            raise WireError("the server names the key set differently; do not use this server")
+        missing = {row["sha256"]: int(row["have"]) for row in status["missing"]}
+        by_hash = {entry.sha256: entry for entry in manifest.keys}
+        left = sum(-(-(by_hash[sha].size - have) // chunk_bytes) for sha, have in missing.items() if sha in by_hash)
+        reporter.start("upload", left)
+        for sha, have in missing.items():
+            self._send(link, manifest.key_set, by_hash[sha], have, chunk_bytes, reporter)
+        reporter.done("upload")
+        return manifest.key_set
+
+    def _send(self, link: Link, key_set: str, entry: KeyEntry, have: int, chunk_bytes: int, reporter: Reporter) -> None:
+        path, corrections = f"/v1/keysets/{key_set}/blobs/{entry.sha256}", 0
+        with (self.folder / "evaluation" / entry.sha256).open("rb") as f:
+            while have < entry.size:
+                f.seek(have)
+                chunk = f.read(chunk_bytes)
+                headers = {
+                    "content-type": "application/octet-stream",
+                    "x-chunk-sha256": hashlib.sha256(chunk).hexdigest(),
+                }
+                try:
+                    answer = link.ask("PUT", path, params={"offset": have}, content=chunk, headers=headers)
+                    have = int(answer.json()["have"])
+                except Refusal as refusal:
+                    corrections += 1
+                    where = refusal.facts.get("have")
+                    if refusal.code != "conflict" or not isinstance(where, int) or corrections > 100:
+                        raise
+                    have = where  # an earlier try arrived although its answer did not
+                reporter.advance("upload", bytes=have)
+
+
+def lock_down(folder: Path) -> None:
+    """Only the owner reads: folders 0700, files 0600."""
+    os.chmod(folder, 0o700)
+    for root, folders, files in os.walk(folder):
+        for name in folders:
+            os.chmod(Path(root) / name, 0o700)
+        for name in files:
+            os.chmod(Path(root) / name, 0o600)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a token's embedding, its noise and the answer lie in the slots: the client's half of a plan's packing.
+
+Both layouts are periodic. A row of width d sits at slots s with s mod D < d, repeated with period D. One number per
+word sits in ``parts`` ciphertexts: part p holds word p*P + (s mod P) at slot s. Padding is zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import WireError
+from heatfhe.wire import Fields, ModelConfig
+
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Slots, the input's width and period, the vocabulary's period and parts, and the levels to encrypt at."""
+
+    slots: int
+    width: int
+    width_period: int
+    input_level: int
+    vocabulary: int
+    word_period: int
+    parts: int
+    noise_level: int
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Layout:
+        """Read a configuration's layout and check that it fits its parameters."""
+        slots, levels = config.params.slots, config.params.levels
+        top = Fields(config.layout, of="layout")
+        row, words = (
+            Fields(top.object("input"), of="layout input"),
+            Fields(top.object("vocabulary"), of="layout vocabulary"),
+        )
+        top.done()
+        layout = cls(
+            slots=slots,
+            width=row.integer("size", lo=1, hi=slots),
+            width_period=row.integer("period", lo=1, hi=slots),
+            input_level=row.integer("level", lo=0, hi=levels),
+            vocabulary=words.integer("size", lo=2, hi=1 << 22),
+            word_period=words.integer("period", lo=1, hi=slots),
+            parts=words.integer("parts", lo=1, hi=64),
+            noise_level=words.integer("level", lo=0, hi=levels),
+        )
+        row.done()
+        words.done()
+        if layout.width > layout.width_period or slots % layout.width_period or slots % layout.word_period:
+            raise WireError("layout: periods must divide the slots and hold their row; do not use this server")
+        if layout.vocabulary != config.vocabulary or layout.vocabulary > layout.parts * layout.word_period:
+            raise WireError("layout: the vocabulary does not fit its parts; do not use this server")
+        return layout
+
+    def place_row(self, row: Real) -> Real:
+        """A row of the residual stream on all slots."""
+        padded = np.zeros(self.width_period)
+        padded[: self.width] = row
+        return np.tile(padded, self.slots // self.width_period)
+
+    def place_words(self, values: Real) -> list[Real]:
+        """One number per word, as one slot vector per part."""
+        padded = np.zeros(self.parts * self.word_period)
+        padded[: self.vocabulary] = values
+        return [np.tile(part, self.slots // self.word_period) for part in padded.reshape(self.parts, self.word_period)]
+
+    def read_words(self, parts: list[NDArray[Any]]) -> Real:
+        """Inverse of place_words: real parts of the first period of every part."""
+        if len(parts) != self.parts:
+            raise WireError(
+                f"an output has {len(parts)} ciphertexts, the layout says {self.parts}; do not use this server"
+            )
+        joined = np.concatenate([np.real(part[: self.word_period]) for part in parts])
+        return np.asarray(joined[: self.vocabulary], dtype=np.float64)

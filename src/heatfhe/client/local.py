@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both roles on one machine: a server in a process of its own on loopback, for as long as the client needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from heatfhe.errors import ConfigError
+
+_READY = re.compile(r"\{.*\"url\".*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A running server process: its address, a token for it, and its process id."""
+
+    url: str
+    token: str
+    pid: int
+
+
+@contextmanager
+def local_server(arguments: Sequence[str], *, seconds: float = 120.0, client: str = "local") -> Iterator[LocalServer]:
+    """Start ``heat serve`` with these arguments on a free loopback port and yield it once it answers."""
+    source = str(Path(__file__).resolve().parents[2])
+    paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    command = [sys.executable, "-m", "heatfhe.cli", "serve", *arguments]
+    command += ["--host", "127.0.0.1", "--port", "0", "--with-client", client, "--json"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+    errors: list[str] = []
+    listener = threading.Thread(target=_keep_last, args=(process, errors), daemon=True)
+    listener.start()
+    try:
+        yield _await_ready(process, errors, time.monotonic() + seconds)
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _keep_last(process: subprocess.Popen[str], errors: list[str]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        errors.append(line.rstrip())
+        del errors[:-20]
+
+
+def _await_ready(process: subprocess.Popen[str], errors: list[str], end: float) -> LocalServer:
+    assert process.stdout is not None
+    box: list[str] = []
+    reader = threading.Thread(target=_find_ready, args=(process, box), daemon=True)
+    reader.start()
+    while time.monotonic() < end:
+        if box:
+            facts = json.loads(box[0])
+            return LocalServer(facts["url"], facts["token"], process.pid)
+        if process.poll() is not None:
+            time.sleep(0.1)
+            why = next((line for line in reversed(errors) if line.strip()), "no reason given")
+            raise ConfigError(f"the local server did not start: {why}")
+        time.sleep(0.02)
+    raise ConfigError("the local server did not answer in time; start it by hand with: heat serve")
+
+
+def _find_ready(process: subprocess.Popen[str], box: list[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not box and _READY.search(line):
+            box.append(line)

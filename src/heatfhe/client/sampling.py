@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the client chooses tokens: Gumbel noise for the server to add under encryption, or its own draw from logits.
+
+argmax(logits + T G) with independent Gumbel G is a draw from softmax(logits / T). The noise is cut at |G| <= bound, so
+that T G fits the magnitude the plan allows.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError
+
+Real = NDArray[np.float64]
+
+
+def fresh_generator() -> np.random.Generator:
+    """A generator seeded by the operating system."""
+    return np.random.default_rng(secrets.randbits(256))
+
+
+def gumbel_bound(vocabulary: int) -> float:
+    """Where |G| is cut.
+
+    Domain  vocabulary >= 2.
+    Bound   a draw differs from uncut Gumbel with probability at most vocabulary * exp(-bound) = exp(-7) < 0.1 %
+            (union over words; P(G > b) = 1 - exp(-exp(-b)) <= exp(-b); G < -bound never happens in float64).
+    Depth   0.
+    Source  Gumbel 1954; the union bound.
+    """
+    return math.log(vocabulary) + 7.0
+
+
+def gumbel_noise(rng: np.random.Generator, vocabulary: int, temperature: float) -> Real:
+    """Temperature times Gumbel noise, one number per word, cut at temperature * gumbel_bound(vocabulary)."""
+    bound = gumbel_bound(vocabulary)
+    return np.asarray(temperature * np.clip(rng.gumbel(size=vocabulary), -bound, bound))
+
+
+def largest_temperature(noise_bound: float, vocabulary: int) -> float:
+    """The highest temperature whose noise fits the magnitude a plan allows."""
+    return noise_bound / gumbel_bound(vocabulary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampler:
+    """Chooses from decrypted logits, as the client likes. temperature 0 is greedy.
+
+    ``repetition_penalty`` divides positive and multiplies negative logits of words already there (Keskar et al. 2019);
+    ``top_p`` keeps the smallest set of words whose probability reaches it (Holtzman et al. 2020).
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ConfigError(f"temperature must be 0 or more, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must lie in (0, 1], got {self.top_p}")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise ConfigError(f"repetition_penalty must be positive, got {self.repetition_penalty}")
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the choice cannot be made by the server under encryption."""
+        return self.top_p < 1 or self.repetition_penalty != 1
+
+    def choose(self, logits: Real, seen: Sequence[int], rng: np.random.Generator) -> int:
+        """One token."""
+        scores = np.array(logits, dtype=np.float64)
+        if self.repetition_penalty != 1 and seen:
+            there = np.unique(np.asarray(seen, dtype=np.int64))
+            scores[there] = np.where(
+                scores[there] > 0, scores[there] / self.repetition_penalty, scores[there] * self.repetition_penalty
+            )
+        if self.temperature == 0:
+            return int(np.argmax(scores))
+        scores = scores / self.temperature
+        chances = np.exp(scores - scores.max())
+        chances /= chances.sum()
+        if self.top_p < 1:
+            order = np.argsort(-chances, kind="stable")
+            kept = order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), self.top_p))]
+            mask = np.zeros_like(chances)
+            mask[kept] = chances[kept]
+            chances = mask / mask.sum()
+        return int(rng.choice(chances.size, p=chances))
