@@ -3,8 +3,9 @@
     and the negative-binomial prior that pulls it down.
 
     Main theorems: [mass_sums_to_one], [mass_nonneg], [mass_last_is_complement], [mass_log],
-    [floor_mass_sums_to_one], [floor_mass_nonneg], [floor_mass_zero_below], [ramp_ratio], [ramp_ends_equal],
-    [ramp_monotone], [ramp_monotone_iff], [default_slope], [prior_mode], [geometric_mode], [geometric_law]. *)
+    [floor_mass_sums_to_one], [floor_mass_nonneg], [floor_mass_zero_below], [expected_error], [ramp_ratio],
+    [ramp_ends_equal], [ramp_monotone], [ramp_monotone_iff], [default_slope], [prior_mode], [geometric_law],
+    [geometric_mode]. *)
 
 From Coq Require Import Reals Lra Lia Psatz Arith.
 From Heat Require Import Sums.
@@ -119,6 +120,21 @@ Proof.
   induction k as [|k IH]; cbn [total].
   - rewrite Nat.add_0_r, (total_ext m _ (fun _ => 0)), total_const by apply floor_mass_zero_below. ring.
   - rewrite Nat.add_succ_r. cbn [total]. rewrite IH, floor_mass_above. reflexivity.
+Qed.
+
+(** * The expected approximation *)
+
+(** Mixing the states F_0 .. F_n of a solver by a distribution errs by at most the mean of their errors. *)
+Theorem expected_error (n : nat) (p F e : nat -> R) (f : R) :
+  (forall i, (i <= n)%nat -> 0 <= p i) -> total (S n) p = 1 -> (forall i, (i <= n)%nat -> Rabs (F i - f) <= e i) ->
+  Rabs (total (S n) (fun i => p i * F i) - f) <= total (S n) (fun i => p i * e i).
+Proof.
+  intros Hp H1 HF.
+  replace (total (S n) (fun i => p i * F i) - f) with (total (S n) (fun i => p i * (F i - f))).
+  - eapply Rle_trans; [apply total_abs|]. apply total_le. intros i Hi. specialize (Hp i ltac:(lia)).
+    rewrite Rabs_mult, (Rabs_pos_eq (p i)) by exact Hp. apply Rmult_le_compat_l; [exact Hp | apply HF; lia].
+  - rewrite (total_ext (S n) _ (fun i => p i * F i + - f * p i)) by (intros; ring).
+    rewrite total_plus, total_scale, H1. ring.
 Qed.
 
 (** * The ramp *)

@@ -3,10 +3,11 @@
     minimax seed, the relaxed reciprocal with its scaled schedule, Newton's inverse square root.
 
     Main theorems: [budget_positive], [budget_decreasing], [budget_vanishes],
-    [goldschmidt_error_squares], [goldschmidt_bound], [goldschmidt_within_budget], [goldschmidt_quotient],
-    [seed_error_bound], [seed_error_attained], [seed_is_minimax],
-    [relaxed_step_error], [relaxed_bound], [relaxed_no_worse], [relaxed_interval_ratio], [scaled_schedule],
-    [schedule_range], [newton_error], [newton_bound], [newton_basin], [newton_outside_basin]. *)
+    [goldschmidt_error_squares], [goldschmidt_one_sided], [goldschmidt_bound], [goldschmidt_within_budget],
+    [goldschmidt_quotient], [seed_error_bound], [seed_error_attained], [seed_is_minimax], [seed_error_chebyshev],
+    [seed_basin], [seed_outside_basin], [relaxed_step_error], [relaxed_bound], [relaxed_no_worse],
+    [relaxed_interval_ratio], [relaxed_error_chebyshev], [schedule_range], [scaled_schedule],
+    [newton_error], [newton_bound], [newton_basin], [newton_outside_basin]. *)
 
 From Coq Require Import Reals Lra Lia Psatz.
 From Coquelicot Require Import Coquelicot.
@@ -127,6 +128,13 @@ Proof.
   rewrite pow_double, <- IH. cbn [goldschmidt]. ring.
 Qed.
 
+(** After one step d y never exceeds 1. *)
+Theorem goldschmidt_one_sided (d y0 : R) (n : nat) : d * goldschmidt d y0 (S n) <= 1.
+Proof.
+  pose proof (goldschmidt_error_squares d y0 (S n)) as E. rewrite pow_double in E.
+  pose proof (pow2_ge_0 ((1 - d * y0) ^ (2 ^ n))). lra.
+Qed.
+
 Theorem goldschmidt_bound (d y0 e0 : R) (n : nat) :
   0 < d -> Rabs (1 - d * y0) <= e0 -> Rabs (goldschmidt d y0 n - 1 / d) <= e0 ^ (2 ^ n) / d.
 Proof.
@@ -206,6 +214,32 @@ Proof.
   nra.
 Qed.
 
+(** Its error is 1 / T_2 (x) at x = (b+a)/(b-a), with T_2 (x) = 2 x^2 - 1. *)
+Theorem seed_error_chebyshev (a b : R) : 0 < a < b -> / seed_error a b = 2 * ((b + a) / (b - a)) ^ 2 - 1.
+Proof. intros H. pose proof (seed_scale_pos a b H). unfold seed_error, seed_scale in *. field. nra. Qed.
+
+(** From this seed the iteration converges on all of (0, a+b) ... *)
+Theorem seed_basin (a b d : R) : 0 < a < b -> 0 < d < a + b -> Rabs (1 - d * seed a b d) < 1.
+Proof.
+  intros H Hd. pose proof (seed_scale_pos a b H) as HQ. unfold seed.
+  assert (0 < d * (8 * (a + b - d) / seed_scale a b)).
+  { apply Rmult_lt_0_compat; [lra | apply Rdiv_lt_0_compat; lra]. }
+  assert (d * (8 * (a + b - d) / seed_scale a b) < 2).
+  { replace (d * (8 * (a + b - d) / seed_scale a b)) with (8 * d * (a + b - d) / seed_scale a b) by (field; lra).
+    apply Rlt_div_l; [exact HQ|]. unfold seed_scale. assert (0 <= (2 * d - a - b) ^ 2) by apply pow2_ge_0. nra. }
+  apply Rabs_lt_between. lra.
+Qed.
+
+(** ... and above a+b it diverges: the error exceeds 1, and is squared. *)
+Theorem seed_outside_basin (a b d : R) : 0 < a < b -> a + b < d -> 1 < 1 - d * seed a b d.
+Proof.
+  intros H Hd. pose proof (seed_scale_pos a b H) as HQ. unfold seed.
+  assert (0 < d * (8 * (d - a - b) / seed_scale a b)).
+  { apply Rmult_lt_0_compat; [lra | apply Rdiv_lt_0_compat; lra]. }
+  replace (d * (8 * (a + b - d) / seed_scale a b)) with (- (d * (8 * (d - a - b) / seed_scale a b))) by (field; lra).
+  lra.
+Qed.
+
 (** * The relaxed reciprocal *)
 
 Lemma relaxed_next_range (e : R) : 0 <= e < 1 -> 0 <= relaxed_next e < 1.
@@ -260,9 +294,20 @@ Proof.
   field. repeat split; nra.
 Qed.
 
-(** 1/e' is the Chebyshev polynomial T_2 (x) = 2 x^2 - 1 at 1/e. *)
-Lemma relaxed_next_chebyshev (e : R) : 0 < e < 1 -> / relaxed_next e = 2 * (/ e) ^ 2 - 1.
-Proof. intros He. unfold relaxed_next. field. nra. Qed.
+(** 1/e_n is the Chebyshev polynomial T_{2^n} at 1/e_0: where 1/e_0 = cosh t, 1/e_n = cosh (2^n t). *)
+Theorem relaxed_error_chebyshev (e0 t : R) (n : nat) :
+  0 < t -> / e0 = cosh t -> / relaxed_error e0 n = cosh (2 ^ n * t).
+Proof.
+  intros Ht H. induction n as [|n IH]; [cbn; now rewrite Rmult_1_l|].
+  cbn [relaxed_error pow]. set (e := relaxed_error e0 n) in *. set (u := 2 ^ n * t) in *.
+  replace (2 * 2 ^ n * t) with (u + u) by (unfold u; ring).
+  assert (Hu : 0 < u) by (apply Rmult_lt_0_compat; [apply pow_lt; lra | exact Ht]).
+  assert (Hx : 1 < exp u) by (rewrite <- exp_0; now apply exp_increasing).
+  unfold cosh in *. rewrite Ropp_plus_distr, !exp_plus, exp_Ropp in *.
+  assert (He : e = 2 * exp u / (exp u ^ 2 + 1)).
+  { rewrite <- (Rinv_inv e), IH. field. nra. }
+  unfold relaxed_next. rewrite He. field. repeat split; nra.
+Qed.
 
 Lemma relaxed_gain_range (e : R) : 0 <= e < 1 -> 1 <= relaxed_gain e < 2.
 Proof.

@@ -4,7 +4,7 @@
 
     Main theorems: [softmax_is_distribution], [square_normalise_softmax], [passes_softmax], [common_factor_cancels],
     [single_pass_identity], [single_pass_error], [sum_of_squares_range], [mean_one_range], [sum_of_squares_ratio],
-    [sum_of_squares_cosh], [exponential_sum_range]. *)
+    [sum_of_squares_cosh], [refine_domain], [exponential_sum_range]. *)
 
 From Coq Require Import Reals Lra Lia Psatz.
 From Heat Require Import Sums.
@@ -171,6 +171,26 @@ Proof.
   - apply (softmax_is_distribution n x Hn).
   - right. unfold a, b, cosh. replace (lo + width) with (lo + (width / 2 + width / 2)) by field.
     rewrite !exp_plus, exp_Ropp. pose proof (exp_pos lo). pose proof (exp_pos (width / 2)). field. lra.
+Qed.
+
+(** The domain of the refinement in all: a first reciprocal that leaves the row's sum at [c] in [1-e, 1+o] gives
+    mean-one rows Y = c n y whose mean square lies in [(1-e)^2, (1+o)^2 min (n, cosh^2 (width/2))]. *)
+Theorem refine_domain (n : nat) (x : nat -> R) (lo width c e o : R) : (0 < n)%nat -> 0 <= width ->
+  (forall i, (i < n)%nat -> lo <= x i <= lo + width) -> 0 <= 1 - e <= c -> c <= 1 + o ->
+  (1 - e) ^ 2 <= total n (fun i => (c * (INR n * softmax n x i)) ^ 2) / INR n
+  <= (1 + o) ^ 2 * Rmin (INR n) (cosh (width / 2) ^ 2).
+Proof.
+  intros Hn Hw Hx He Ho. pose proof (mean_one_range n _ Hn (softmax_is_distribution n x Hn)) as [Hlo Hhi].
+  pose proof (sum_of_squares_cosh n x lo width Hn Hw Hx) as Hcosh. apply lt_0_INR in Hn.
+  rewrite (total_ext n _ (fun i => c ^ 2 * (INR n * softmax n x i) ^ 2)) by (intros; ring). rewrite total_scale.
+  rewrite (total_ext n (fun i => (INR n * softmax n x i) ^ 2) (fun i => INR n ^ 2 * softmax n x i ^ 2)) in *
+    by (intros; ring).
+  rewrite total_scale in *. set (Q := total n (fun i => softmax n x i ^ 2)) in *.
+  replace (INR n ^ 2 * Q / INR n) with (INR n * Q) in Hlo, Hhi by (field; lra).
+  replace (c ^ 2 * (INR n ^ 2 * Q) / INR n) with (c ^ 2 * (INR n * Q)) by (field; lra).
+  assert ((1 - e) ^ 2 <= c ^ 2) by (apply pow_incr; lra). assert (c ^ 2 <= (1 + o) ^ 2) by (apply pow_incr; lra).
+  assert (INR n * Q <= Rmin (INR n) (cosh (width / 2) ^ 2)) by (apply Rmin_glb; assumption).
+  assert (0 <= (1 - e) ^ 2) by apply pow2_ge_0. split; [nra | apply Rmult_le_compat; lra].
 Qed.
 
 (** The domain of the first reciprocal: the mean of exponentials of scores in [-h, h]. *)
