@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from heatfhe.ckks.params import Params
 from heatfhe.engine.openfhe import OpenFHEEngine, ProcessKeys, needs_automorphisms
 from heatfhe.engine.openfhe_context import Context, refusals
+from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.engine.openfhe_wire import KEY, Header, seal, unseal
 from heatfhe.engine.protocol import KeyRequest, Slots
 from heatfhe.errors import ConfigError, DecryptError, EngineError, FileFormatError, WireError
@@ -81,7 +82,7 @@ class OpenFHEKeyring:
                 cc.EvalAutomorphismKeyGen(self._secret, sorted(wanted))
             for period in request.bootstrap_periods:
                 context.set_up_bootstrap(period, tables=False)
-                cc.EvalBootstrapKeyGen(self._secret, period)
+                cc.EvalBootstrapKeyGen(self._secret, context.bootstrap_slots(period))
 
     def evaluation_keys(self) -> Iterator[tuple[str, bytes]]:
         """Name and bytes of every public evaluation key: relinearisation, then the automorphisms in pieces.
@@ -138,12 +139,13 @@ class OpenFHEKeyring:
             return getattr(o, parser)(bytes(body), o.BINARY)
 
 
-def self_test(params: Params, *, threads: int = 1) -> float:
+def self_test(params: Params | None = None, *, threads: int = 1) -> float:
     """Bits a bootstrap keeps here, measured with throwaway keys in this process: -log2 of the largest error of three
     refreshes, of random reals, of a pair, and of the constant one (the worst case of the modular reduction).
 
-    Nothing of it is meant for a server. Compare it with params.promised_bits.
+    Nothing of it is meant for a server. Compare it with params.promised_bits. The default is the smallest toy set.
     """
+    params = params or openfhe_params("insecure-openfhe-11")
     request = KeyRequest(params=params, rotations=(), bootstrap_periods=(params.slots,))
     ring = OpenFHEKeyring(request)
     engine = OpenFHEEngine(request, ring.process_keys(), threads=threads)

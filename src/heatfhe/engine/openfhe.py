@@ -365,7 +365,6 @@ class OpenFHEEngine:
         self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float
     ) -> tuple[Ciphertext, Ciphertext]:
         """Refresh two real values in one complex bootstrap, both to params.levels."""
-        self._equal_levels("bootstrap_pair", a, b)
         with refusals("pack a pair"):
             packed = self._cc.EvalAdd(self.drop(a, 0), self._free_product(self.drop(b, 0), 1j))
         z, gain = self._refreshed(packed, period, bound)
@@ -388,7 +387,7 @@ class OpenFHEEngine:
         if low is a:
             low = a.Clone()
         low.SetScalingFactor(self._context.scale(0) * math.sqrt(2.0 * gain))
-        low.SetSlots(period)
+        low.SetSlots(self._context.bootstrap_slots(period))
         set_openmp_threads(self._context.openfhe, self._threads)
         with refusals("bootstrap"):
             high = self._cc.EvalBootstrap(low)

@@ -169,23 +169,28 @@ class Context:
     def check_request(self, request: KeyRequest) -> None:
         """Refuse periods no bootstrap can have."""
         for period in request.bootstrap_periods:
-            if period < 2 or period > self.slots or period & (period - 1):
+            if period < 1 or period > self.slots or period & (period - 1):
                 raise ConfigError(
-                    f"a bootstrap period is a power of two from 2 to {self.slots}, got {period}; round it up"
+                    f"a bootstrap period is a power of two from 1 to {self.slots}, got {period}; round it up"
                 )
+
+    def bootstrap_slots(self, period: int) -> int:
+        """Slots of the bootstrap of a period: OpenFHE's smallest has two."""
+        return max(2, period)
 
     def set_up_bootstrap(self, period: int, *, tables: bool) -> None:
         """Prepare bootstraps of a period; an engine needs their tables, a keyring does not.
 
         Tables do not travel with keys, and a bootstrap that lacks them ends the process with a segmentation fault.
         """
-        key = self.params.digest, period
+        slots = self.bootstrap_slots(period)
+        key = self.params.digest, slots
         with _SET_UP_LOCK:
             if _SET_UP.get(key, False) or (key in _SET_UP and not tables):
                 return
-            budget = bootstrap_budget(self.params, period)
-            with refusals(f"set up a bootstrap of {period} slots"):
-                self.cc.EvalBootstrapSetup([budget, budget], [0, 0], period, BASE_CORRECTION, tables, False)
+            budget = bootstrap_budget(self.params, slots)
+            with refusals(f"set up a bootstrap of {slots} slots"):
+                self.cc.EvalBootstrapSetup([budget, budget], [0, 0], slots, BASE_CORRECTION, tables, False)
             _SET_UP[key] = tables
 
     # ----- wire -----

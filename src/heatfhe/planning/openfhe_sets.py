@@ -28,6 +28,9 @@ from heatfhe.errors import ConfigError
 # "high_precision", and the sets N16QP1546..1553 of Bossuat et al., ePrint 2020/1203).
 MAX_LOG_QP_WEIGHT_192: dict[int, float] = {1 << 16: 1550.0}
 
+# Any bound is brought to one and back at no cost of levels; the promise is relative to the bound. Beyond this, plans
+# should rather scale their values.
+WINDOW = 1024.0
 AUXILIARY_BITS = 60  # size of every special prime
 ENCAPSULATION_BITS = 66  # P' of the dense-to-sparse key in OpenFHE 1.6: two primes of 33 bits
 
@@ -94,7 +97,7 @@ def make_params(
         log_qp=log_qp,
         noise=noise,
         promised_bits=promised_bits,
-        window=1.0,
+        window=WINDOW,
         secret=f"{main}, encapsulated sparse weight 32 in bootstrapping" if encapsulated else main,
         sparse_modulus_bits=float(first_bits + ENCAPSULATION_BITS) if encapsulated else 0.0,
         pair_levels=0,

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat bench-engine: seconds of every instruction and bootstrap of an engine on this machine, as a cost table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from heatfhe.cli.console import Console
+from heatfhe.client import load_keyring
+from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, load_engine
+from heatfhe.engine.measure import describe_machine, measure, measure_request
+from heatfhe.errors import ConfigError
+from heatfhe.planning.params import preset
+
+HELP = "Measure an engine's cost table on this machine, with throwaway keys; heat plan --costs FILE uses it."
+EXAMPLES = (
+    "  heat bench-engine openfhe --params insecure-openfhe-12 --out costs.json\n"
+    "  heat bench-engine native --params insecure-native-11 --periods 8,64 --levels 1,4,8\n"
+)
+DEFAULT_PARAMS = {"openfhe": "insecure-openfhe-11", "native": "insecure-native-11", "clear": "insecure-openfhe-11"}
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of commands that open an engine with throwaway keys."""
+    parser.add_argument("engine", choices=sorted(DEFAULT_PARAMS), help="which engine")
+    parser.add_argument("--params", help="parameter set (default: the engine's smallest)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the engine (default 1)")
+    parser.add_argument("--out", type=Path, help="write the table to this file")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_engine_arguments(parser)
+    parser.add_argument("--periods", default="8,64", help="bootstrap periods besides the full one (default 8,64)")
+    parser.add_argument("--levels", help="levels to measure at, such as 1,4,8 (default: all)")
+    parser.add_argument("--repeats", type=int, default=5, help="each figure is the median of so many runs (default 5)")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Open the engine, measure, print and write."""
+    params = preset(args.params or DEFAULT_PARAMS[args.engine])
+    periods = [p for p in _integers("--periods", args.periods) if p < params.slots]
+    levels = _integers("--levels", args.levels) if args.levels else None
+    ring, engine = open_engine(args.engine, measure_request(params, periods), threads=args.threads)
+    if os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
+        console.warn("this machine is busy: these times are upper bounds")
+    costs = measure(
+        engine,
+        ring.encrypt,
+        name=f"{args.engine}-{params.name}",
+        hardware=describe_machine(args.threads),
+        periods=periods,
+        repeats=args.repeats,
+        levels=levels,
+        reporter=console.reporter,
+    )
+    table = costs.table
+    console.heading(f"{params.name} on {table.hardware}")
+    shown = sorted({0, 1, params.levels // 2, params.levels})
+    rows = [(word, *(1e3 * row[level] for level in shown)) for word, row in sorted(table.seconds.items())]
+    rows += [
+        (word, *(1e3 * row[level] for level in shown)) for word, row in (("encode", costs.encode), ("drop", costs.drop))
+    ]
+    console.table(("milliseconds", *(f"level {level}" for level in shown)), rows)
+    console.table(("bootstrap of period", "seconds"), sorted(table.bootstrap.items()))
+    if args.out:
+        table.save(args.out)
+        console.print(f"wrote {args.out}")
+    console.json(costs.as_json())
+    return 0
+
+
+def open_engine(name: str, request: KeyRequest, *, threads: int = 1) -> tuple[Keyring, Engine[Any]]:
+    """A throwaway keyring and an engine with its keys, both in this process."""
+    if request.params.engine != name and name != "clear":
+        raise ConfigError(f"{request.params.name} is a set of the {request.params.engine} engine, not of {name}")
+    ring = load_keyring(name)(request)
+    options: dict[str, Any] = {"threads": threads} if name == "openfhe" else {}
+    if name == "openfhe":
+        from heatfhe.client.keyring_openfhe import OpenFHEKeyring
+
+        assert isinstance(ring, OpenFHEKeyring)
+        return ring, load_engine(name)(request, ring.process_keys(), **options)
+    return ring, load_engine(name)(request, MemoryKeys(dict(ring.evaluation_keys())), **options)
+
+
+def _integers(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"{option} takes whole numbers separated by commas, got {text!r}") from None

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat measure-noise: the error of an engine's refresh by magnitude, as a table the clear engine injects."""
+
+from __future__ import annotations
+
+import argparse
+
+from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_engine_arguments, open_engine
+from heatfhe.cli.console import Console
+from heatfhe.engine.measure import describe_machine
+from heatfhe.engine.noise import MAGNITUDES, measure_noise, noise_request
+from heatfhe.errors import ConfigError
+from heatfhe.planning.params import preset
+
+HELP = "Measure an engine's refresh error by magnitude, with throwaway keys; clear runs with it predict encrypted ones."
+EXAMPLES = (
+    "  heat measure-noise openfhe --params insecure-openfhe-12 --out noise.json\n"
+    "  heat measure-noise native --magnitudes 0.1,1,16 --repeats 4\n"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_engine_arguments(parser)
+    parser.add_argument(
+        "--magnitudes", default=",".join(f"{m:g}" for m in MAGNITUDES), help="sizes of refreshed values"
+    )
+    parser.add_argument("--period", type=int, help="period of the refreshed values (default: all slots)")
+    parser.add_argument("--repeats", type=int, default=2, help="refreshes per size and kind of input (default 2)")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Open the engine, measure, print and write."""
+    params = preset(args.params or DEFAULT_PARAMS[args.engine])
+    try:
+        magnitudes = [float(part) for part in args.magnitudes.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"--magnitudes takes numbers separated by commas, got {args.magnitudes!r}") from None
+    ring, engine = open_engine(args.engine, noise_request(params, args.period), threads=args.threads)
+    table = measure_noise(
+        engine,
+        ring.encrypt,
+        ring.decrypt,
+        name=f"{args.engine}-{params.name}",
+        hardware=describe_machine(args.threads),
+        magnitudes=magnitudes,
+        period=args.period,
+        repeats=args.repeats,
+        reporter=console.reporter,
+    )
+    console.heading(f"{params.name}: error of a refresh, {table.samples} slots per size")
+    console.table(
+        ("magnitude", "sigma", "on a constant", "largest", "bits of the bound"),
+        [(m, table.sigma[m], table.constant[m], table.largest[m], table.bits(m)) for m in sorted(table.sigma)],
+    )
+    if args.out:
+        table.save(args.out)
+        console.print(f"wrote {args.out}")
+    console.json(table.as_json())
+    return 0
