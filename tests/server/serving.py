@@ -222,9 +222,10 @@ class ServerProcess:
     def __init__(self, source: ModelSource, folder: Path, *arguments: str) -> None:
         self._folder = folder
         self.token = ClientBook(_made(folder) / "clients.json").add("alice")
-        self._arguments = ["--plan", str(source.plan), "--circuit", str(source.circuit), "--name", source.name]
+        self._arguments = ["--plan", str(source.plan), "--reserve", "0", "--circuit", str(source.circuit), "--name", source.name]
         self._arguments += ["--folder", str(folder), "--simulate", "--host", "127.0.0.1", "--json", *arguments]
-        self.port, self.process = 0, self._start()
+        self.port = 0
+        self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}

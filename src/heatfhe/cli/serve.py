@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat serve: serve a Circuit to clients whose data this process cannot read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from heatfhe.cli.console import Console
+from heatfhe.errors import ConfigError
+from heatfhe.server import ClientBook, ModelSource, Settings, create_app
+from heatfhe.server.wall import close_wall
+
+HELP = "Serve a Circuit to clients whose data it must not see."
+EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --folder served --add-client alice
+  heat serve default --params insecure-native-12 --insecure --folder served
+  heat serve my-circuit --params native-16-r40 --folder served --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
+"""
+PROGRAMS = ("generate", "prompt", "logits", "sample")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line."""
+    parser.add_argument("model", nargs="?", default="default", help="a Circuit directory, or default")
+    parser.add_argument("--circuit", type=Path, metavar="DIR", help="the same, as an option")
+    parser.add_argument("--params", metavar="NAME", help="plan for this parameter set when the server starts")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan made before with heat plan")
+    parser.add_argument("--context", type=int, metavar="T", help="positions of the cache, when planning here")
+    parser.add_argument("--name", help="the model's name for clients (default: the circuit's)")
+    parser.add_argument("--folder", type=Path, required=True, help="where keys, sessions and jobs are kept")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8443, help="0 picks a free one")
+    parser.add_argument("--tls-cert", metavar="FILE")
+    parser.add_argument("--tls-key", metavar="FILE")
+    parser.add_argument(
+        "--plain-http", action="store_true", help="no TLS here: something in front of this server has it"
+    )
+    parser.add_argument("--insecure", action="store_true", help="serve toy parameter sets, which protect nothing")
+    parser.add_argument("--simulate", action="store_true", help="run on the clear engine: nothing is encrypted")
+    parser.add_argument("--device", action="append", help="cpu (default) or cuda; one running job each")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="K=V", help="option of the engine, e.g. threads=2"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="worker processes kept per device")
+    parser.add_argument(
+        "--worker-memory", type=float, metavar="GIB", help="memory cap of a worker (default: 80 %% of RAM)"
+    )
+    parser.add_argument("--client-quota", type=float, default=64.0, metavar="GIB", help="bytes a client may store")
+    parser.add_argument("--reserve", type=float, default=0.25, metavar="GIB", help="disk that is always left free")
+    parser.add_argument("--queue", type=int, default=64, help="jobs that may wait")
+    parser.add_argument("--rate", type=float, default=50.0, help="requests per second and client")
+    parser.add_argument("--chunk", type=int, default=8 << 20, metavar="BYTES", help="largest chunk of a key upload")
+    parser.add_argument("--add-client", metavar="NAME", help="register a client, print its token, and end")
+    parser.add_argument("--remove-client", metavar="NAME", help="end a client's token, and end")
+    parser.add_argument("--with-client", metavar="NAME", help="register a client, print its token, and serve")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Serve until interrupted."""
+    args.folder.mkdir(parents=True, exist_ok=True)
+    book = ClientBook(args.folder / "clients.json")
+    if args.add_client or args.remove_client:
+        return _clients(args, book, console)
+    close_wall()
+    settings = _settings(args, console)
+    token = book.add(args.with_client) if args.with_client else None
+    if not book.clients():
+        console.warn("no client is registered yet; add one with: heat serve --folder FOLDER --add-client NAME")
+    return _serve(args, settings, token, console)
+
+
+def _clients(args: argparse.Namespace, book: ClientBook, console: Console) -> int:
+    if args.remove_client:
+        known = book.remove(args.remove_client)
+        console.print(f"{args.remove_client}: {'removed' if known else 'was not known'}")
+        console.json({"client": args.remove_client, "removed": known})
+        return 0
+    token = book.add(args.add_client)
+    console.print(f"token of {args.add_client}, shown only now:\n{token}")
+    console.json({"client": args.add_client, "token": token})
+    return 0
+
+
+def _settings(args: argparse.Namespace, console: Console) -> Settings:
+    source = _source(args, console)
+    memory = args.worker_memory * (1 << 30) if args.worker_memory else 0.8 * _memory()
+    return Settings(
+        folder=args.folder,
+        models=(source,),
+        insecure=args.insecure,
+        simulate=args.simulate,
+        devices=tuple(args.device or ["cpu"]),
+        resident_workers=args.workers,
+        worker_bytes=int(memory) if memory else None,
+        queue_jobs=args.queue,
+        client_bytes=int(args.client_quota * (1 << 30)),
+        reserve_bytes=int(args.reserve * (1 << 30)),
+        chunk_bytes=args.chunk,
+        requests_per_second=args.rate,
+        request_burst=max(1, int(4 * args.rate)),
+    )
+
+
+def _source(args: argparse.Namespace, console: Console) -> ModelSource:
+    from heatfhe.assets import default_circuit
+    from heatfhe.circuit import Circuit
+
+    path = args.circuit or (default_circuit() if args.model == "default" else Path(args.model))
+    plan_path = args.plan
+    circuit = Circuit.load(path)
+    if plan_path is None:
+        if args.params is None:
+            raise ConfigError(
+                "a server needs --plan FILE, or --params NAME to plan with; heat plan --help lists the sets"
+            )
+        plan_path = _planned(circuit, args, console)
+    name = args.name or "".join(c if c.isalnum() or c in "._-" else "-" for c in circuit.name)
+    options = tuple(sorted(_option(text) for text in args.option))
+    return ModelSource(name=name, plan=plan_path.resolve(), circuit=Path(path).resolve(), options=options)
+
+
+def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
+    """A plan with every program, kept in the folder so that a restart serves the same configuration."""
+    from heatfhe.planning import plan
+    from heatfhe.planning.params import preset
+
+    context = args.context or circuit.shape.context
+    path: Path = args.folder / "plans" / f"{circuit.digest[:16]}-{args.params}-{context}.json"
+    if not path.exists():
+        console.print(f"planning {circuit.name} for {args.params} ...")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plan(circuit, preset(args.params), context=context, programs=PROGRAMS).save(path)
+    return path
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise ConfigError(f"--option {text!r} must read NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _serve(args: argparse.Namespace, settings: Settings, token: str | None, console: Console) -> int:
+    import uvicorn
+
+    tls = bool(args.tls_cert and args.tls_key)
+    if args.host not in LOOPBACK and not (tls or args.plain_http):
+        raise ConfigError(
+            f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --plain-http behind a TLS proxy"
+        )
+    _log_to_stderr()
+    app = create_app(settings)
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((args.host, args.port))
+    except OSError as err:
+        raise ConfigError(f"{args.host}:{args.port} cannot be used ({err.strerror}); choose another --port") from err
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=args.tls_cert if tls else None,
+        ssl_keyfile=args.tls_key if tls else None,
+    )
+    server = uvicorn.Server(config)
+    url = f"{'https' if tls else 'http'}://{args.host}:{listener.getsockname()[1]}"
+    facts = {"url": url, "models": [m.name for m in settings.models], **({"token": token} if token else {})}
+    threading.Thread(target=_announce, args=(server, facts, console), daemon=True).start()
+    server.run(sockets=[listener])
+    if not server.started:
+        raise ConfigError("the server did not start; its log says why")
+    return 0
+
+
+def _announce(server: Any, facts: dict[str, Any], console: Console) -> None:
+    while not server.started and not server.should_exit:
+        time.sleep(0.02)
+    if server.started:
+        console.print(f"serving {', '.join(facts['models'])} at {facts['url']}  (stop with Ctrl-C; sessions are kept)")
+        if "token" in facts:
+            console.print(f"token: {facts['token']}")
+        if console.as_json:
+            print(json.dumps(facts), flush=True)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    root = logging.getLogger("heatfhe")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        row = {"time": round(record.created, 3), "level": record.levelname, "from": record.name}
+        row["said"] = record.getMessage()
+        if record.exc_info and record.exc_info[0]:
+            row["error"] = self.formatException(record.exc_info)
+        return json.dumps(row)
+
+
+def _memory() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal"))
+    except (OSError, StopIteration):
+        return 0.0
