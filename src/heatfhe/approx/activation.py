@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,8 +21,8 @@ from heatfhe.errors import ConfigError
 
 FUNCTIONS = ("gelu_new", "gelu", "silu")
 KINDS = ("single", "composition")
-_SINGLES = (3, 5, 7, 11, 15, 19, 23, 27, 31, 39, 47, 55, 59, 63, 79, 95, 111, 119, 127, 159, 191, 223, 255)
-_PAIRS = ((3, 7), (7, 3), (7, 7), (15, 3), (7, 15), (15, 7), (15, 15), (31, 7), (31, 15), (15, 31), (31, 27), (31, 31))
+_SINGLES = (1, 3, 5, 7, 11, 15, 19, 23, 27, 31, 39, 47, 55, 59, 63, 79, 95, 111, 119, 127, 159, 191, 223, 255)
+_PAIRS = ((7, 15), (15, 7), (15, 15), (31, 7), (31, 15), (15, 31), (31, 27), (31, 31))
 _MOST_LEVELS = 11
 
 
@@ -144,27 +144,45 @@ def fit_activation(
 
 @lru_cache(maxsize=256)
 def _fit(function: str, bound: float, tolerance: float, max_levels: int) -> ActivationFit:
+    """Singles level by level: of equal depth, the largest errs less than any composition, which only saves products."""
     least = math.inf
-    for levels in range(3, max_levels + 1):
-        for inner, outer in _candidates(levels):
-            if inner == 0:
-                fit = fit_single(function, bound, outer)
-            else:
-                fit = fit_pair(function, bound, inner, outer, enough=0.7 * tolerance, hopeless=200.0 * tolerance)
-            if fit.error <= tolerance:
-                return fit
-            least = min(least, fit.error)
+    for levels in range(2, max_levels + 1):
+        degrees = [d for d in _SINGLES if depth(d) + 1 == levels]
+        single: ActivationFit | None = None
+        if degrees:
+            most = fit_single(function, bound, degrees[-1])
+            least = min(least, most.error)
+            if most.error > tolerance:
+                continue
+            tried = (fit_single(function, bound, d) for d in degrees)
+            single = next(fit for fit in tried if fit.error <= tolerance)
+        for inner, outer in _pairs(levels, math.inf if single is None else single.products):
+            pair = fit_pair(
+                function,
+                bound,
+                inner,
+                outer,
+                enough=0.9 * tolerance,
+                hopeless=20.0 * tolerance,
+                starts=2 if single else 5,
+            )
+            least = min(least, pair.error)
+            if pair.error <= tolerance:
+                return pair
+        if single is not None:
+            return single
     raise ConfigError(
         f"{function} on |x| <= {bound:g} reaches {least:.2g} in {max_levels} levels, not {tolerance:g}; "
         f"allow more levels (up to {_MOST_LEVELS}), a larger tolerance or a smaller bound"
     )
 
 
-def _candidates(levels: int) -> Iterator[tuple[int, int]]:
-    """Degrees (inner, outer) of this many levels in order of products; inner 0 stands for a single polynomial."""
-    all_of = [(0, d) for d in _SINGLES if depth(d) + 1 == levels]
-    all_of += [(a, b) for a, b in _PAIRS if depth(a) + depth(b) + 1 == levels]
-    return iter(sorted(all_of, key=lambda pair: (sum(plan(d, True).products for d in pair if d), pair)))
+def _pairs(levels: int, most: float) -> list[tuple[int, int]]:
+    """Degrees (inner, outer) of this many levels with fewer products than `most`, the fewest first."""
+    cost = {(a, b): plan(a, True).products + plan(b, True).products + 1 for a, b in _PAIRS}
+    return sorted(
+        (ab for ab in _PAIRS if depth(ab[0]) + depth(ab[1]) + 1 == levels and cost[ab] < most), key=cost.__getitem__
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -192,6 +210,7 @@ def fit_pair(
     outer_degree: int,
     enough: float = 0.0,
     hopeless: float = math.inf,
+    starts: int = 5,
 ) -> ActivationFit:
     """Two composed odd polynomials of these degrees.
 
@@ -202,7 +221,9 @@ def fit_pair(
     """
     x = sample_points(bound, inner_degree + outer_degree)
     f = odd_part(function)(x)
-    inner, outer, _ = fit_composition(x, f, bound, inner_degree, outer_degree, enough=enough, hopeless=hopeless)
+    inner, outer, _ = fit_composition(
+        x, f, bound, inner_degree, outer_degree, enough=enough, hopeless=hopeless, starts=starts
+    )
     return _measured(function, bound, "composition", _full(outer), _full(inner))
 
 

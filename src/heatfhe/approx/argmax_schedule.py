@@ -20,11 +20,12 @@ from heatfhe.errors import ConfigError
 POWERS = (9, 3, 3, 3, 7)  # the paper's
 _LEAD = 1.25  # a leader must enter a round this much larger than the most negative entry
 _MOST_ROOT_LEVELS = 24
+_TAIL = 64  # entries kept as they are at both ends of a long row; groups grow by a twentieth of their rank from there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Rows in short: both tails entry by entry, the middle as means of equal groups with their sizes as weights."""
+    """Rows in short: both tails entry by entry, the middle as means of neighbours with their number as weight."""
 
     values: Array
     weights: Array
@@ -115,10 +116,11 @@ def _shorten(logits: Any) -> _Rows:
     if size <= 1024:
         return _Rows(x, np.ones(size), size)
     x = np.sort(x, axis=1)
-    groups = np.array_split(np.arange(128, size - 256), 512)
-    middle = np.stack([x[:, g].mean(axis=1) for g in groups], axis=1)
-    weights = np.concatenate([np.ones(128), [len(g) for g in groups], np.ones(256)])
-    return _Rows(np.concatenate([x[:, :128], middle, x[:, -256:]], axis=1), weights, size)
+    half = size // 2
+    ranks = [*range(_TAIL), *np.geomspace(_TAIL, half, int(20.0 * math.log(half / _TAIL)) + 2).astype(int)]
+    starts = np.unique(np.concatenate([ranks[:-1], [half], size - np.array(ranks[:-1])[1:]]))
+    weights = np.diff(np.append(starts, size)).astype(np.float64)
+    return _Rows(np.add.reduceat(x, starts, axis=1) / weights, weights, size)
 
 
 def _search(rows: _Rows, aim: _Aim, floor: float, round_floor: float) -> tuple[ArgmaxRound, ...]:
@@ -154,34 +156,35 @@ def _rounds(rows: _Rows, aim: _Aim, levels: Sequence[int]) -> tuple[ArgmaxRound,
     x, slack, made = rows.values, aim.margin**2, []
     for power, most in zip(aim.powers, levels):
         centred = x - rows.mean(x)
-        variance = rows.mean(centred * centred)
+        variance, top = rows.mean(centred * centred), centred.max(axis=-1, keepdims=True)
         lo = float(variance.min()) / slack
-        hi = lo * 2.0 ** (math.ceil(4.0 * math.log2(float(variance.max()) * slack / lo)) / 4.0)
+        kappa = 2.0 ** (math.ceil(4.0 * math.log2(float(variance.max()) * slack / lo)) / 4.0)
         chosen: tuple[float, ArgmaxRound, Array] | None = None
-        for candidate in _candidates(lo, hi, power, most, aim):
-            y = centred * inverse_deviation(variance, candidate, 1.0)
-            leaders = y.max(axis=-1)
+        for candidate in _candidates(lo, kappa, power, most, aim):
+            root = inverse_deviation(variance, candidate, 1.0)
+            leaders = top * root
             spread = float(leaders.min() / leaders.max())
             if chosen is None or spread > chosen[0]:
-                chosen = spread, candidate, y
+                chosen = spread, candidate, root
         assert chosen is not None
-        fitted, x = _place(chosen[1], chosen[2], power, aim.headroom)
+        fitted, x = _place(chosen[1], centred * chosen[2], power, aim.headroom)
         made.append(fitted)
         slack = aim.margin ** (2 * power)
     return tuple(made)
 
 
-def _candidates(lo: float, hi: float, power: int, levels: int, aim: _Aim) -> Iterator[ArgmaxRound]:
+def _candidates(lo: float, kappa: float, power: int, levels: int, aim: _Aim) -> Iterator[ArgmaxRound]:
     """Every inverse root of at most these levels that converges on the domain; the deepest of each kind suffices."""
     step = aim.newton_levels
-    chord = ChordSeed(lo=lo, hi=hi)
+    chord = ChordSeed(lo=lo, hi=lo * kappa)
     yield ArgmaxRound(power=power, divisor=1.0, seed=chord, newton_count=(levels - 1) // step, newton_levels=step)
-    if levels < 3 or hi / lo > 1e9:
+    if levels < 3 or kappa > 1e9:
         return
-    fit = fit_inverse_sqrt(lo, hi, solver=aim.solver, form="partial")
+    unit = fit_inverse_sqrt(1.0, kappa, solver=aim.solver, form="partial")  # the same for many lo: fitted once
+    fit = unit.scaled(lo)
     for newton_count in range((levels - 3) // step + 1):
         count = levels - 2 - step * newton_count
-        if math.isfinite(fit.error(count, newton_count)) and fit.seed_range(count)[0] > 0.0:
+        if math.isfinite(unit.error(count, newton_count)) and unit.seed_range(count)[0] > 0.0:
             yield ArgmaxRound(
                 power=power,
                 divisor=1.0,

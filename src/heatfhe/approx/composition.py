@@ -32,18 +32,19 @@ def fit_composition(
     *,
     enough: float = 0.0,
     hopeless: float = math.inf,
+    starts: int = 5,
 ) -> tuple[Array, Array, float]:
     """Odd Chebyshev coefficients of P1 and P2 that make x (P2(P1(x / bound)) - f) small, and its largest value on x.
 
     Domain  x ascends in (0, bound]; f is odd, bounded by 1/2 and rising.
-    Bound   the largest residual on x is returned; a local optimum, the best of five starts. Ends early once a start
+    Bound   the largest residual on x is returned; a local optimum, the best of `starts`. Ends early once a start
             is under `enough` or two of them meet, and gives one up while it is above `hopeless` after 40 turns.
     Depth   none: a fit.
     Source  Moon et al. (THOR) for the composition; Levenberg 1944, Marquardt 1963; p from 2 to 40 by reweighting.
     """
     best: tuple[Array, Array, float] | None = None
     ends: list[float] = []
-    for slope in _SLOPES:
+    for slope in _SLOPES[:starts]:
         inner, outer = _start(x, f, bound, inner_degree, outer_degree, slope)
         found = _descend(x, f, bound, inner, outer, enough, hopeless)
         if best is None or found[2] < best[2]:
@@ -53,7 +54,8 @@ def fit_composition(
         if best[2] <= enough or (agreed and found[2] <= best[2]):
             break
     assert best is not None
-    return best
+    inner, outer = _rescale(_odd_basis(np.linspace(0.0, 1.0, 20001), inner_degree), best[0], best[1])
+    return inner, outer, best[2]
 
 
 def _odd_basis(u: Array, degree: int) -> Array:

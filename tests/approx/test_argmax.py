@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CutMax: sharpening, near ties, the negative tail, padding, and schedules derived from logits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heatfhe.approx import (
+    ArgmaxRound,
+    ArgmaxSchedule,
+    ChordSeed,
+    Depth,
+    ReciprocalFit,
+    calibrate_schedule,
+    cutmax,
+    fit_inverse_sqrt,
+)
+from heatfhe.approx.argmax import power_depth, raise_to
+from heatfhe.errors import ConfigError
+from tests.approx.values import Traced
+
+POWERS = (9, 3, 3, 3, 7)
+Array = np.ndarray[Any, Any]
+
+
+def synthetic_logits(rows: int, size: int, seed: int) -> Array:
+    """Rows shaped like a language model's: a Gaussian bulk and a logarithmic tail of leaders."""
+    rng = np.random.default_rng(seed)
+    out = rng.normal(-35.0, rng.uniform(1.8, 2.6, (rows, 1)), (rows, size))
+    tail = min(2000, size // 4)
+    leaders = (
+        -35.0 + rng.uniform(13.0, 22.0, (rows, 1)) - rng.uniform(0.9, 1.9, (rows, 1)) * np.log(np.arange(1, tail + 1))
+    )
+    out[:, :tail] = np.maximum(out[:, :tail], leaders)
+    return np.asarray(rng.permuted(out, axis=1))
+
+
+def mean(v: Array) -> Array:
+    return np.asarray(v.mean(axis=-1, keepdims=True))
+
+
+def total(v: Array) -> Array:
+    return np.asarray(v.sum(axis=-1, keepdims=True))
+
+
+def exact_rounds(x: Array, powers: tuple[int, ...] = POWERS) -> Array:
+    """CutMax with an exact normaliser, each row's leader brought to 1: what the circuit approximates."""
+    for p in powers:
+        c = x - mean(x)
+        y = c / np.abs(c).max(axis=-1, keepdims=True)
+        x = y**p
+    return x
+
+
+def test_powers() -> None:
+    x = np.linspace(-1.2, 1.2, 7)
+    for p, levels in ((1, 0), (3, 2), (5, 3), (7, 3), (9, 4), (11, 4), (27, 5)):
+        np.testing.assert_allclose(raise_to(x, p), x**p, rtol=1e-12)
+        assert raise_to(Depth(), p).spent == power_depth(p) == levels
+
+
+def test_levels_of_a_round() -> None:
+    chord = ArgmaxRound(power=9, divisor=2.0, seed=ChordSeed(lo=1.0, hi=4.0), newton_count=3)
+    deep = ArgmaxRound(power=3, divisor=2.0, seed=ChordSeed(lo=1.0, hi=4.0), newton_count=2, newton_levels=3)
+    rational = ArgmaxRound(
+        power=7, divisor=2.0, seed=fit_inverse_sqrt(1.0, 90.0, form="partial"), newton_count=1, goldschmidt_count=4
+    )
+    assert [r.levels for r in (chord, deep, rational)] == [4 + 6 + 4, 4 + 6 + 2, 3 + (2 + 4 + 2) + 3]
+    assert ArgmaxSchedule(rounds=(chord, deep, rational)).sharpening == 189
+
+
+def test_the_runner_up_is_raised_to_the_product_of_powers() -> None:
+    rng = np.random.default_rng(7)
+    base = rng.normal(-30.0, 2.0, 4000)
+    for gap, expected in ((0.0, 1.0), (0.005, None), (0.05, None)):
+        x = base.copy()
+        x[10], x[20] = -14.0, -14.0 - gap
+        y = exact_rounds(x[None])[0]
+        rho = (x[20] - x.mean()) / (x[10] - x.mean())
+        assert y[20] / y[10] == pytest.approx(rho**1701 if expected is None else expected, rel=0.02)
+        assert y.argmax() == 10
+
+
+@pytest.mark.parametrize(("leader", "kept"), [(3.5, False), (4.0, False), (4.5, True), (5.0, True), (6.0, True)])
+def test_a_negative_tail_beyond_the_leader_wins_without_a_shift(leader: float, kept: bool) -> None:
+    rng = np.random.default_rng(3)
+    z = np.clip(rng.normal(size=20000), -3.4, 3.4)
+    z[0], z[1] = leader, -4.308
+    y = exact_rounds(z[None])[0]
+    assert (np.abs(y).argmax() == 0) is kept
+    assert (y.max() > 0.5) is kept
+
+
+def test_the_calibrated_shift_saves_the_leader_from_the_tail() -> None:
+    rng = np.random.default_rng(3)
+    x = np.clip(rng.normal(size=(8, 900)), -3.0, 3.0)
+    x[:, 0] = np.linspace(3.8, 4.6, 8)
+    x[:, 1] = -5.5
+    plain = exact_rounds(x)
+    assert (np.abs(plain).argmax(axis=-1) == 1).all()
+    schedule = calibrate_schedule(x, (3, 3, 3, 7, 9))
+    assert schedule.rounds[0].shift > 0.0
+    hot = cutmax(x, schedule, mean=mean, size=900, total=total)
+    assert (np.abs(hot).argmax(axis=-1) == 0).all()
+    assert hot[:, 0].min() > 0.99
+    assert np.abs(hot[:, 1:]).max() < 1e-3
+
+
+def test_a_schedule_from_logits_holds_the_leader() -> None:
+    size = 3000
+    x = synthetic_logits(48, size, seed=0)
+    schedule = calibrate_schedule(x, POWERS)
+    raw = cutmax(x, ArgmaxSchedule(rounds=schedule.rounds), mean=mean, size=size, total=total)
+    assert raw.max(axis=-1).min() >= 1e-2
+    assert raw.max() <= 1.0
+    assert [r.leader for r in schedule.rounds][-1] == pytest.approx(raw.max(axis=-1).min(), rel=0.05)
+    hot = cutmax(x, schedule, mean=mean, size=size, total=total)
+    assert (hot.argmax(axis=-1) == x.argmax(axis=-1)).all()
+    np.testing.assert_allclose(hot.sum(axis=-1), 1.0, atol=2e-3)
+    assert schedule.levels <= 73  # what a chord with hand-picked counts takes, without the final division
+
+
+def test_a_schedule_serves_rows_it_has_not_seen() -> None:
+    size = 3000
+    schedule = calibrate_schedule(synthetic_logits(64, size, seed=0), POWERS)
+    x = synthetic_logits(200, size, seed=1)
+    hot = cutmax(x, schedule, mean=mean, size=size, total=total)
+    top = np.sort(x, axis=-1)
+    clear = top[:, -1] - top[:, -2] > 0.1
+    assert (hot.argmax(axis=-1) == x.argmax(axis=-1)).all()
+    assert hot.max(axis=-1)[clear].min() > 0.98
+    assert np.isfinite(hot).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(gap=st.floats(0.0, 0.3), seed=st.integers(0, 1000))
+def test_near_ties_share_and_never_flip(gap: float, seed: int) -> None:
+    schedule = _small_schedule()
+    x = synthetic_logits(1, 600, seed=seed % 7)
+    order = np.argsort(x[0])
+    x[0, order[-2]] = x[0, order[-1]] - gap
+    hot = cutmax(x, schedule, mean=mean, size=600, total=total)[0]
+    leader, second = hot[order[-1]], hot[order[-2]]
+    rho = 1.0 - gap / (x.max() - x.mean())
+    if rho**schedule.sharpening > 1e-6:
+        assert second / leader == pytest.approx(rho**schedule.sharpening, rel=0.2)
+    else:
+        assert second / leader < 1e-5
+    assert leader >= second
+
+
+_SMALL: list[ArgmaxSchedule] = []
+
+
+def _small_schedule() -> ArgmaxSchedule:
+    if not _SMALL:
+        _SMALL.append(calibrate_schedule(synthetic_logits(24, 600, seed=0), (3, 3, 3, 7), margin=1.15))
+    return _SMALL[0]
+
+
+def test_padding_stays_zero() -> None:
+    size, slots = 600, 1024
+    schedule = _small_schedule()
+    x = synthetic_logits(3, size, seed=5)
+    padded = np.zeros((3, slots))
+    padded[:, :size] = x
+    mask = np.zeros(slots)
+    mask[:size] = 1.0
+    masked = cutmax(
+        padded,
+        schedule,
+        mean=lambda v: v.sum(axis=-1, keepdims=True) * (mask / size),
+        size=size,
+        total=total,
+        occupied=mask,
+    )
+    assert (masked[:, size:] == 0.0).all()
+    np.testing.assert_allclose(masked[:, :size], cutmax(x, schedule, mean=mean, size=size, total=total), atol=1e-9)
+
+
+def test_sum_and_mean_forms_agree_and_differ_by_their_levels() -> None:
+    schedule = _small_schedule()
+    x = synthetic_logits(2, 600, seed=6)
+    with_sum = cutmax(x, schedule, mean=mean, size=600, total=total)
+    np.testing.assert_allclose(cutmax(x, schedule, mean=mean, size=600), with_sum, rtol=1e-6, atol=1e-12)
+    row = Traced(x[0])
+    traced = cutmax(
+        row,
+        schedule,
+        mean=lambda v: Traced(np.full(600, v.value.sum()), v.spent, v.tally) * (1.0 / 600),
+        size=600,
+        total=lambda v: Traced(np.full(600, v.value.sum()), v.spent, v.tally),
+    )
+    assert traced.spent == schedule.levels
+    np.testing.assert_allclose(traced.value, with_sum[0], rtol=1e-6, atol=1e-12)
+
+
+def test_noise_before_every_power_leaves_clear_leaders() -> None:
+    """With a bootstrap's noise of 1e-6 on every slot, rows with a gap of 0.05 and more keep their argmax."""
+    rng = np.random.default_rng(4)
+    size = 600
+    schedule = _small_schedule()
+    x = synthetic_logits(40, size, seed=0)
+    top = np.sort(x, axis=-1)
+    rows = x[top[:, -1] - top[:, -2] > 0.05]
+
+    class Noisy(Traced):
+        def __mul__(self, other: Any) -> Traced:
+            made = super().__mul__(other)
+            noise = 1e-6 * rng.normal(size=size) if made.value.shape == (size,) else 0.0
+            return Noisy(made.value + noise, made.spent, made.tally)
+
+    for row in rows[:12]:
+        hot = cutmax(
+            Noisy(row),
+            schedule,
+            mean=lambda v: Noisy(np.full(size, v.value.mean()), v.spent, v.tally),
+            size=size,
+            total=lambda v: Noisy(np.full(size, v.value.sum()), v.spent, v.tally),
+        )
+        assert hot.value.argmax() == row.argmax()
+
+
+def test_unreachable_floors_and_bad_rows_are_refused() -> None:
+    x = synthetic_logits(8, 600, seed=0)
+    with pytest.raises(ConfigError, match="put smaller powers first"):
+        calibrate_schedule(x, POWERS, floor=0.9)
+    with pytest.raises(ConfigError, match="infinity or a NaN"):
+        calibrate_schedule(np.where(np.arange(600) == 3, np.nan, x))
+    with pytest.raises(ConfigError, match="constant row"):
+        calibrate_schedule(np.zeros((2, 10)))
+    with pytest.raises(ConfigError, match=r"shape \(rows, size\)"):
+        calibrate_schedule(x[0])
+    with pytest.raises(ConfigError, match="at least one power"):
+        calibrate_schedule(x, ())
+    with pytest.raises(ConfigError, match="margin is at least 1"):
+        calibrate_schedule(x, margin=0.5)
+    with pytest.raises(ConfigError, match="power is odd"):
+        ArgmaxRound(power=2, divisor=1.0, seed=ChordSeed(lo=1.0, hi=2.0), newton_count=1)
+    with pytest.raises(ConfigError, match="at least one round"):
+        ArgmaxSchedule(rounds=())
+
+
+def test_samuelson_bounds_every_leader() -> None:
+    for k, leader in ((1, 224.1785), (2, 158.5166), (5, 100.2517)):
+        assert math.sqrt((50257 - k) / k) == pytest.approx(leader, abs=6e-5)
+    x = np.zeros((1, 50257))
+    x[0, :2] = 1.0
+    z = (x - mean(x)) / x.std()
+    assert z.max() == pytest.approx(158.5166, abs=6e-5)
+
+
+def test_json_round_trip() -> None:
+    schedule = ArgmaxSchedule(
+        rounds=(
+            ArgmaxRound(power=3, divisor=3.0, seed=ChordSeed(lo=0.1, hi=4.0), newton_count=2, shift=0.01, leader=0.3),
+            ArgmaxRound(power=7, divisor=3.0, seed=fit_inverse_sqrt(1e-3, 1.0), newton_count=1, goldschmidt_count=3),
+        ),
+        final=ReciprocalFit(lo=0.1, hi=2.0),
+        final_count=3,
+    )
+    assert ArgmaxSchedule.from_json(schedule.as_json()) == schedule
+    assert ArgmaxSchedule.from_json(_small_schedule().as_json()) == _small_schedule()
