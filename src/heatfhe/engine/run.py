@@ -157,7 +157,7 @@ class Runner:
         if len(names) == 1:
             return float(names[0])
         moves = self.source.moves(key)
-        if set(names[1].split("*")) <= {"rows", "rows^-1", "rows^-2", "rows^2"}:
+        if all(name.partition("^")[0] == "rows" for name in names[1].split("*")):
             return float(self.source.plain(key, position, part))  # type: ignore[arg-type]
         full = f"{key}#{part}" + (f"@{position}" if moves else "")
         return Vector(full, lambda: self.source.plain(key, position, part), keep=not moves)  # type: ignore[arg-type,return-value]

@@ -94,7 +94,7 @@ class Plan:
         """The plaintexts of this plan's steps, from its own circuit."""
         if circuit.digest != self.circuit:
             raise PlanError(f"plan {self.name} was made for another circuit; plan {circuit.name} again")
-        return PlaintextSource(circuit, self.packing, self.products)
+        return PlaintextSource(circuit, self.packing, self.products, self.params.window)
 
     @cached_property
     def digest(self) -> str:
@@ -163,7 +163,7 @@ def plan(
     products: dict[str, Product] = {}
     cache: dict[str, int] = {}
     for name in programs:
-        recording = record(circuit, packing, name, halve=halve, contract=contract)
+        recording = record(circuit, packing, name, window=params.window, halve=halve, contract=contract)
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
         graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})
         placed = place(graph, params, table, algorithm=placement, rules=rules)

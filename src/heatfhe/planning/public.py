@@ -22,21 +22,25 @@ class Public:
     """
 
     coefficient: float = 1.0
-    factors: tuple[tuple[str, int], ...] = ()
+    factors: tuple[tuple[str, float], ...] = ()
 
     __array_ufunc__ = None
 
     @classmethod
     def named(cls, name: str) -> Public:
         """One factor by name."""
-        return cls(1.0, ((name, 1),))
+        return cls(1.0, ((name, 1.0),))
+
+    def power(self, exponent: float) -> Public:
+        """It raised to a power; its coefficient must be positive."""
+        return Public(self.coefficient**exponent, tuple((n, p * exponent) for n, p in self.factors))
 
     def __mul__(self, other: Public | Number) -> Public:
         if not isinstance(other, Public):
             return Public(self.coefficient * float(other), self.factors)
         powers = dict(self.factors)
         for name, power in other.factors:
-            powers[name] = powers.get(name, 0) + power
+            powers[name] = powers.get(name, 0.0) + power
         left = tuple(sorted((n, p) for n, p in powers.items() if p))
         return Public(self.coefficient * other.coefficient, left)
 
@@ -58,7 +62,7 @@ class Public:
     @property
     def key(self) -> str:
         """The one text form; parse is its inverse."""
-        return "*".join([repr(self.coefficient), *(n if p == 1 else f"{n}^{p}" for n, p in self.factors)])
+        return "*".join([repr(self.coefficient), *(n if p == 1 else f"{n}^{p:g}" for n, p in self.factors)])
 
     @classmethod
     def parse(cls, key: str) -> Public:
@@ -67,7 +71,7 @@ class Public:
         factors = []
         for item in rest:
             name, _, power = item.partition("^")
-            factors.append((name, int(power or 1)))
+            factors.append((name, float(power or 1)))
         try:
             return cls(float(number), tuple(factors))
         except ValueError as err:
@@ -78,7 +82,7 @@ class Public:
         out: Any = self.coefficient
         for name, power in self.factors:
             factor = lookup(name)
-            out = out * (factor if power == 1 else np.power(factor, float(power)))
+            out = out * (factor if power == 1 else np.power(factor, power))
         return out
 
 

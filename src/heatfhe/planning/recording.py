@@ -18,7 +18,7 @@ from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.pack.product import Product
 from heatfhe.planning.recorder import FREE, Facts, Op, Recorder
 
-MARGIN = 1.25  # over observed maxima and sampled domains
+SLACK = 1.02  # over sampled domains: the samples may miss the very top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Recording:
 
     def bound(self, value: int) -> tuple[float, float]:
         """Largest magnitude at the last position of the context, and the power of the row length it follows."""
-        first, last = (float(b) * MARGIN for b in self.facts[value].bounds()[:, 0])
+        first, last = (float(b) * SLACK for b in self.facts[value].bounds()[:, 0])
         if first == last or self.rows == 1 or first <= 0 or last <= 0:
             return max(first, last), 0.0
         return last, round(math.log(last / first) / math.log(self.rows), 6)

@@ -11,10 +11,11 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.circuit import Activation, Circuit, Linear
+from heatfhe.circuit import Activation, Attention, Circuit, Head, Linear, Norm
 from heatfhe.errors import ConfigError
 from heatfhe.planning.pack import Packing, Product, encoded
 from heatfhe.planning.pack.layout import Index
+from heatfhe.planning.programs.scales import scales
 from heatfhe.planning.public import Public
 
 Made = Union[float, NDArray[Any]]
@@ -26,8 +27,9 @@ MOVING = frozenset({"rows", "causal", "position", "append.k", "append.v"})
 class PlaintextSource:
     """Every number and slot vector a plan's steps name, computed from the circuit's folded weights when asked."""
 
-    def __init__(self, circuit: Circuit, packing: Packing, products: Mapping[str, Product]) -> None:
+    def __init__(self, circuit: Circuit, packing: Packing, products: Mapping[str, Product], window: float) -> None:
         self.circuit, self.packing, self.products = circuit, packing, dict(products)
+        self.scales = scales(circuit, window)
         self._terms = lru_cache(maxsize=8)(self._terms_of)
 
     def moves(self, key: str) -> bool:
@@ -96,32 +98,53 @@ class PlaintextSource:
             return self._placed(self._third(folded.linears[stage].bias, kind) * scale, p.heads)
         if name in self._activations:
             return self._placed(folded.linears[name].bias / self._activations[name], p.hidden(part))
-        return self._placed(folded.linears[name].bias, p.residual)
+        return self._placed(folded.linears[name].bias * self.scales.residual, p.residual)
 
     # -- linear maps ------------------------------------------------------------------------------------------------
 
     def _terms_of(self, product: str) -> tuple[Term, ...]:
-        p, folded = self.packing, self.circuit.folded
+        p, folded, scales = self.packing, self.circuit.folded, self.scales
         spec = self.products[product]
         stem, _, tail = product.rpartition(".")
-        if stem in ("head", "embedding"):
+        if stem in ("head", "scaled", "embedding"):
             parts = [int(tail), int(tail) + 1] if spec.pair or spec.join else [int(tail)]
-            if stem == "head":
-                return tuple((folded.head.weight, p.residual, p.vocabulary(k)) for k in parts)
-            return tuple((folded.token, p.vocabulary(k), p.residual) for k in parts)
+            if stem == "embedding":
+                return tuple((folded.token, p.vocabulary(k), p.residual) for k in parts)
+            head = folded.head.weight * ((scales.logits if stem == "scaled" else 1.0) / self._carried_head)
+            return tuple((head, p.residual, p.vocabulary(k)) for k in parts)
         if "/" in product:
             stage, kind = product.split("/")
-            scale = self._query_scale(stage) if kind == "q" else 1.0
+            scale = (self._query_scale(stage) if kind == "q" else 1.0) / self._carried(stage)
             return ((self._third(folded.linears[stage].weight, kind) * scale, p.residual, p.heads),)
         part = 0
         if product not in folded.linears:
             product, part = stem, int(tail)
         weight = folded.linears[product].weight
         if product in self._activations:
-            return ((weight / self._activations[product], p.residual, p.hidden(part)),)
-        if product in self._from_hidden:
-            return ((weight, p.hidden(part), p.residual),)
-        return ((weight, p.heads, p.residual),)
+            scale = 1.0 / (self._activations[product] * self._carried(product))
+            return ((weight * scale, p.residual, p.hidden(part)),)
+        owner = self._owner[product]
+        if owner in scales.activation:
+            return ((weight * (scales.residual / scales.activation[owner]), p.hidden(part), p.residual),)
+        return ((weight * (scales.residual / scales.attention[owner]), p.heads, p.residual),)
+
+    def _carried(self, linear: str) -> float:
+        """The factor by which the norm that a linear stage reads is carried."""
+        reads = next(s.reads for s in self.circuit.stages if isinstance(s, Linear) and s.name == linear)
+        return self._norm_scale(reads)
+
+    @property
+    def _carried_head(self) -> float:
+        return self._norm_scale(next(s.reads for s in self.circuit.stages if isinstance(s, Head)))
+
+    def _norm_scale(self, value: str) -> float:
+        return next(self.scales.norms[s.name].result for s in self.circuit.stages if isinstance(s, Norm) and s.writes == value)
+
+    @property
+    def _owner(self) -> dict[str, str]:
+        """The attention or activation whose output each linear stage reads."""
+        made = {s.writes: s.name for s in self.circuit.stages if isinstance(s, (Attention, Activation))}
+        return {s.name: made[s.reads] for s in self.circuit.stages if isinstance(s, Linear) and s.reads in made}
 
     @property
     def _activations(self) -> dict[str, float]:
@@ -129,11 +152,6 @@ class PlaintextSource:
         written = {s.writes: s.name for s in self.circuit.stages if isinstance(s, Linear)}
         fits = self.circuit.calibration.activations
         return {written[s.reads]: fits[s.name].fit.bound for s in self.circuit.stages if isinstance(s, Activation)}
-
-    @property
-    def _from_hidden(self) -> set[str]:
-        hidden = {s.writes for s in self.circuit.stages if isinstance(s, Activation)}
-        return {s.name for s in self.circuit.stages if isinstance(s, Linear) and s.reads in hidden}
 
     def _query_scale(self, stage: str) -> float:
         """2 / (sqrt(head width) * width of the scores): what turns a product of q and k into the softmax's input."""

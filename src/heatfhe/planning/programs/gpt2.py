@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
-from heatfhe.approx import activation, cutmax, inverse_sqrt, rms_norm, softmax, softmax_solvers
+from heatfhe.approx import ArgmaxSchedule, ChordSeed, ReciprocalFit, activation, cutmax, inverse_sqrt, reciprocal, rms_norm, softmax
 from heatfhe.circuit import Activation, Attention, Circuit, Head, Linear, Norm, Residual
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.pack import (
@@ -23,17 +24,28 @@ from heatfhe.planning.pack import (
     to_hidden,
     to_vocabulary,
 )
+from heatfhe.planning.programs.scales import magnitude, scales
 from heatfhe.planning.public import Public
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
 
 PROGRAMS = ("prompt", "generate", "logits", "sample", "embed")
 ROWS = Public.named("rows")
-LEADER = 1.5  # largest entry a round of the argmax may hold: its divisor keeps leaders under one
+LEADER = 1.0  # largest entry a round of the argmax may hold: its divisor keeps leaders under one
 
 
-def record(circuit: Circuit, packing: Packing, program: str, *, halve: bool = True, contract: bool = True) -> Recording:
+def record(
+    circuit: Circuit,
+    packing: Packing,
+    program: str,
+    *,
+    window: float = 1.0,
+    halve: bool = True,
+    contract: bool = True,
+) -> Recording:
     """Record one program. ``halve`` allows complex plaintexts, ``contract`` makes every polynomial one node.
+
+    ``window`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
 
     prompt: the cache filled, no head. generate: the next token, as a one-hot row and as the next input. logits: the
     logits themselves. sample: as generate, with an encrypted noise row added to the logits. embed: a one-hot row as an
@@ -41,12 +53,13 @@ def record(circuit: Circuit, packing: Packing, program: str, *, halve: bool = Tr
     """
     if program not in PROGRAMS:
         raise ConfigError(f"unknown program {program!r}; have {', '.join(PROGRAMS)}")
-    return finish(_Decoder(circuit, packing, halve, contract).run(program))
+    return finish(_Decoder(circuit, packing, window, halve, contract).run(program))
 
 
 class _Decoder:
-    def __init__(self, circuit: Circuit, packing: Packing, halve: bool, contract: bool) -> None:
+    def __init__(self, circuit: Circuit, packing: Packing, window: float, halve: bool, contract: bool) -> None:
         self.circuit, self.p, self.halve = circuit, packing, halve
+        self.scales = scales(circuit, window)
         p = packing
         periods = {"causal": p.m * p.stride, "idle": p.Hp, "position": p.D, "words": p.V}
         split = {"append.k": p.m, "append.v": p.m, "words": p.vocabulary_parts, "bias:head": p.vocabulary_parts}
@@ -59,17 +72,15 @@ class _Decoder:
         self.r = Recorder(slots=p.n, rows=p.context, periods={**full, **periods}, split=split, contract=contract)
 
     def bound(self, name: str) -> float:
-        """Largest magnitude seen of a named value."""
-        found = self.circuit.calibration.magnitudes.get(name)
-        if found is None:
-            raise PlanError(f"{name}: the calibration holds no magnitude for it; calibrate the circuit again")
-        return found
+        """Largest magnitude of a named value."""
+        return magnitude(self.circuit, name)
 
     # -- the programs -----------------------------------------------------------------------------------------------
 
     def run(self, program: str) -> Recorder:
         r, p = self.r, self.p
-        size = float(abs(self.circuit.folded.token).max())
+        first = self.circuit.stages[0].writes
+        size = 2 * self.bound(first)  # a token alone may exceed token plus position
         if program == "embed":
             hot = r.input("token", period=p.V, bound=1.0, parts=p.vocabulary_parts)
             r.output("x", r.assume(self.embedding(hot), size))
@@ -77,8 +88,7 @@ class _Decoder:
         values: dict[str, Traced] = {}
         with r.scope("x", "embedding"):
             x = r.input("x", period=p.D, bound=size)
-            x = r.assume(x + Public.named("position"), self.bound(self.circuit.stages[0].writes))
-        values[self.circuit.stages[0].writes] = x
+            values[first] = r.assume(x + Public.named("position"), self.bound(first))
         for stage in self.circuit.stages[1:]:
             if isinstance(stage, Norm):
                 values[stage.writes] = self.norm(stage, values[stage.reads])
@@ -91,7 +101,7 @@ class _Decoder:
             elif isinstance(stage, Head):
                 if program == "prompt":
                     break
-                logits = self.head(values[stage.reads])
+                logits = self.head(values[stage.reads], 1.0 if program == "logits" else self.scales.logits)
         if program == "prompt":
             return r
         if program == "logits":
@@ -100,7 +110,8 @@ class _Decoder:
         if program == "sample":
             with r.scope("noise", "argmax"):
                 noise = r.input("noise", period=p.V, bound=self.bound("logits"), parts=p.vocabulary_parts)
-                logits = r.assume(logits + noise, 2 * self.bound("logits"))
+                noisy = logits + noise * self.scales.logits
+                logits = r.assume(noisy, 2 * self.bound("logits") * self.scales.logits)
         hot = self.argmax(logits)
         r.output("token", hot)
         r.output("next", r.assume(self.embedding(hot), size))
@@ -147,19 +158,20 @@ class _Decoder:
     # -- stages -----------------------------------------------------------------------------------------------------
 
     def norm(self, stage: Norm, x: Traced) -> Traced:
-        r, c = self.r, self.circuit.calibration.norms[stage.name]
+        r, c, scale = self.r, self.circuit.calibration.norms[stage.name], self.scales.norms[stage.name]
+        fit = c.fit.scaled(scale.square)
 
         def sum_of_squares(v: Traced) -> Traced:
             with r.group():
-                z = r.sum_over(v * v, 1, self.p.D, period=1) + c.width * c.eps
-            return r.domain(z, c.fit.lo, c.fit.hi)
+                z = r.sum_over(v * v, 1, self.p.D, period=1) * scale.square_times + c.width * c.eps * scale.square
+            return r.domain(z, fit.lo, fit.hi)
 
         def inverse_root(z: Traced) -> Traced:
-            return r.last(inverse_sqrt(z, c.fit, c.goldschmidt_count, c.newton_count, gain=math.sqrt(c.width)))
+            return r.last(inverse_sqrt(z, fit, c.goldschmidt_count, c.newton_count, gain=scale.gain))
 
         with r.scope(stage.name, "layernorm"):
-            y = rms_norm(x, sum_of_squares=sum_of_squares, inverse_root=inverse_root)
-            return r.assume(y, self.bound(stage.writes))
+            y = rms_norm(x, sum_of_squares=sum_of_squares, inverse_root=inverse_root) * scale.result_times
+            return r.assume(y, self.bound(stage.writes) * scale.result)
 
     def attention(self, stage: Attention, x: Traced) -> Traced:
         r, p, name = self.r, self.p, stage.name
@@ -199,46 +211,58 @@ class _Decoder:
                 shift = self.circuit.calibration.softmaxes[name].fit
                 t = scores + Public.named("causal") * (-2 * shift.midpoint / shift.width)
             r.domain(t, -1.0, 1.0).facts.period = p.m * p.stride
-        y = self.softmax(name, t)
+        y, left = self.softmax(name, t)
         with r.scope(name, "attention"), r.group():
             turned = r.rotate_many(y, [p.stride * j for j in range(p.m)])
             out = r.product_sum([(turned[j], r.select(values, j)) for j in range(p.m)])
-            mask = first / ROWS if p.t > 1 else 1.0 / ROWS
+            mask = (first if p.t > 1 else Public()) * self.scales.attention[name] / (ROWS * left)
             out = self.replicated(r.sum_over(out, p.Hp, p.t), p.Hp, p.t, mask)
         out.facts.period = p.n
-        return r.assume(out, self.bound(stage.writes))
+        return r.assume(out, self.bound(stage.writes) * self.scales.attention[name])
 
     def score_scale(self, name: str) -> float:
         """sqrt(head width) times the width of the scores' domain: the queries carry 2 / this."""
         return math.sqrt(self.circuit.shape.head_width) * self.circuit.calibration.softmaxes[name].fit.width
 
-    def softmax(self, name: str, t: Traced) -> Traced:
+    def softmax(self, name: str, t: Traced) -> tuple[Traced, Public]:
+        """The row, and the factor it is carried by: all sums lie in (0, aim] whatever the row's length.
+
+        E is carried by aim / (hi n), so its sum is the mean's share of aim; Y by root = sqrt(aim / (hi n)), so that the
+        sum of its squares is. What a sum is carried by never shows in the rows: they are divided by it.
+        """
         r, p = self.r, self.p
-        c = self.circuit.calibration.softmaxes[name]
+        c, aim = self.circuit.calibration.softmaxes[name], self.scales.aim
+        widest = c.fit.init if c.fit.refine is None else c.fit.refine
+        root = (ROWS * (widest.hi / aim)).power(-0.5)
         sums = 0
 
         def row_sum(v: Traced) -> Traced:
             nonlocal sums
             fit = c.fit.init if sums == 0 or c.fit.refine is None else c.fit.refine
             sums += 1
-            r.clip(v, fit.hi, rows=1.0)
+            r.clip(v, aim)
             with r.group():
                 s = r.sum_over(v, p.Hp, p.capacity, period=p.Hp)
                 if p.Hp > self.circuit.shape.heads:
-                    s = s + Public.named("idle") * math.sqrt(fit.lo * fit.hi) * ROWS
+                    s = s + Public.named("idle") * (aim * math.sqrt(fit.lo / fit.hi))
             s.facts.period = p.Hp
-            return r.domain(s, fit.lo, fit.hi, rows=1.0)
+            return r.domain(s, aim * fit.lo / fit.hi, aim)
 
-        def marked(solver: Callable[[Traced], Traced]) -> Callable[[Traced], Traced]:
-            return lambda s: r.last(solver(s))
+        def solver(fit: ReciprocalFit, count: int) -> Callable[[Traced], Traced]:
+            scale = fit.hi / aim
+            gain = root * ROWS * scale
+            largest = gain.coefficient * p.context**0.5 / fit.lo
+            times = max(1, math.ceil(largest / aim))
+            return lambda s: r.last(reciprocal(s, fit, count, scale=scale, gain=gain / times)) * times
 
-        init, refine = softmax_solvers(c.fit, c.init_count, c.refine_count, ROWS)
         with r.scope(name, "softmax"):
+            squared = 1.0 / (1 << c.fit.exponential.squarings)
+            mask = Public.named("causal") * (ROWS * (c.fit.init.hi / aim)).power(-squared)
             y = softmax(
-                t, c.fit, row_sum=row_sum, row_length=ROWS, mask=Public.named("causal"), init=marked(init),
-                refine=None if refine is None else marked(refine),
+                t, c.fit, row_sum=row_sum, row_length=ROWS, mask=mask, init=solver(c.fit.init, c.init_count),
+                refine=None if c.fit.refine is None else solver(c.fit.refine, c.refine_count),
             )  # fmt: skip
-            return r.clip(y, 1.0, rows=1.0)
+            return r.clip(y, root.coefficient, rows=0.5), root
 
     def residual(self, stage: Residual, values: dict[str, Traced]) -> Traced:
         """The stream plus the projection that closes a branch."""
@@ -258,7 +282,10 @@ class _Decoder:
                 assert total is not None
                 y = r.sum_over(self.real_part(total, product), p.D, p.t) + Public.named(f"bias:{linear.name}")
             y.facts.period = p.D
-            return r.assume(values[stage.reads] + y, self.bound(stage.writes))
+            stream = values[stage.reads]
+            if stage.reads == self.circuit.stages[0].writes:
+                stream = stream * self.scales.residual
+            return r.assume(stream + y, self.bound(stage.writes) * self.scales.residual)
 
     def activation(self, stage: Activation, x: Traced) -> Traced:
         r, p, name = self.r, self.p, f"{stage.name}.c_fc"
@@ -273,10 +300,12 @@ class _Decoder:
                 u = self.replicated(u, p.hF, p.n // p.F, Public.named("first.hidden"))
         r.domain(u, -1.0, 1.0)
         with r.scope(stage.name, "gelu"):
-            return r.assume(activation(u, fit), self.bound(stage.writes))
+            return r.assume(activation(u, replace(fit, bound=1.0)), self.bound(stage.writes) / fit.bound)
 
-    def head(self, x: Traced) -> Traced:
+    def head(self, x: Traced, scale: float) -> Traced:
+        """Logits times a scale, which is in the matrix when its key says so."""
         r, p = self.r, self.p
+        name = "head" if scale == 1.0 else "scaled"
         parts, made = p.vocabulary_parts, []
         with r.scope("head", "head"):
             with r.group():
@@ -284,7 +313,7 @@ class _Decoder:
                     pair = self.halve and part + 1 < parts
                     here = [part] if pair or part + 1 == parts else [part, part + 1]
                     for k in here:
-                        product = to_vocabulary(f"head.{k}", p, halve=self.halve and parts == 1, pair=pair)
+                        product = to_vocabulary(f"{name}.{k}", p, halve=self.halve and parts == 1, pair=pair)
                         z = r.linear(self.halved(x, product), product, period=p.V)
                         if p.V < p.D:
                             z = r.sum_over(z, p.V, p.D // p.V)
@@ -294,15 +323,15 @@ class _Decoder:
                         else:
                             made.append(self.real_part(z, product))
                 logits = r.join(*made)
-                logits = logits + Public.named("bias:head")
+                logits = logits + Public.named("bias:head") * scale
             logits.facts.period, logits.facts.complex = p.V, False
-            return r.assume(logits, self.bound("logits"))
+            return r.assume(logits, self.bound("logits") * scale)
 
     def argmax(self, logits: Traced) -> Traced:
         r, p = self.r, self.p
         if self.circuit.calibration.argmax is None:
             raise PlanError("argmax: the calibration holds no argmax schedule; calibrate the circuit again")
-        schedule = self.circuit.calibration.argmax.schedule
+        schedule = _rescaled(self.circuit.calibration.argmax.schedule, self.scales.logits**2)
         size = self.circuit.shape.vocabulary
         padded = p.V * p.vocabulary_parts > size
         words = Public.named("words") if padded else Public()
@@ -365,3 +394,14 @@ class _Decoder:
                 x = r.sum_over(total, p.D, max(1, p.V // p.D))
             x.facts.period, x.facts.complex = p.D, False
             return x
+
+
+def _rescaled(schedule: ArgmaxSchedule, by: float) -> ArgmaxSchedule:
+    """The schedule for logits whose variance is ``by`` times as large."""
+    first = schedule.rounds[0]
+    seed = first.seed
+    if isinstance(seed, ChordSeed):
+        moved = replace(first, seed=replace(seed, lo=seed.lo * by, hi=seed.hi * by))
+    else:
+        moved = replace(first, seed=seed.scaled(by))
+    return replace(schedule, rounds=(moved, *schedule.rounds[1:]))

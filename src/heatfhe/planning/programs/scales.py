@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sizes a step's values are carried at: constants that fold into plaintexts, so that magnitudes suit a bootstrap.
+
+A value may be multiplied by an integer for free; to make it smaller, the factor must be folded into a plaintext that
+multiplies it anyway. Everything here follows from the circuit's calibration and the window of a bootstrap alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from heatfhe.circuit import Activation, Attention, Circuit, Norm
+from heatfhe.errors import PlanError
+
+MARGIN = 1.25  # over magnitudes observed on calibration data
+SUM_OF_SQUARES = 512.0  # a round's sum of squares may leave the aim this far: a spread of logits must stay visible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormScale:
+    """How one norm is computed: z carried times ``square``, the root with ``gain``, the result times ``result``.
+
+    ``root_times`` and ``result_times`` are the free integers used on the way.
+    """
+
+    square: float
+    square_times: int
+    gain: float
+    result: float
+    result_times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """Factors by which values are carried: a value named v is held as v * factor."""
+
+    aim: float
+    residual: float
+    norms: Mapping[str, NormScale]
+    attention: Mapping[str, float]
+    activation: Mapping[str, float]
+    logits: float
+
+
+def magnitude(circuit: Circuit, name: str) -> float:
+    """Largest magnitude a named value may have: what calibration saw, and a margin."""
+    found = circuit.calibration.magnitudes.get(name)
+    if found is None:
+        raise PlanError(f"{name}: the calibration holds no magnitude for it; calibrate the circuit again")
+    return MARGIN * found
+
+
+@lru_cache(maxsize=64)
+def _aim(window: float) -> float:
+    """The size values are brought to: about one, larger where the window is wide."""
+    return 0.9 * max(1.0, window / 16.0) if window >= 1.0 else 0.9 * window
+
+
+def scales(circuit: Circuit, window: float) -> Scales:
+    """Every factor of a circuit's step for bootstraps with this window."""
+    aim, c = _aim(window), circuit.calibration
+    first = circuit.stages[0].writes
+    norms = [s for s in circuit.stages if isinstance(s, Norm)]
+    widest = max([c.norms[s.name].fit.hi for s in norms if s.reads != first] or [1.0])
+    residual = math.sqrt(aim / widest)
+    logits = 1.0
+    if c.argmax is not None:
+        spread = circuit.shape.vocabulary * c.argmax.schedule.rounds[0].hi
+        logits = min(aim / magnitude(circuit, "logits"), math.sqrt(SUM_OF_SQUARES * aim / spread))
+    return Scales(
+        aim=aim,
+        residual=residual,
+        norms={s.name: _norm(circuit, s, 1.0 if s.reads == first else residual, aim) for s in norms},
+        attention={s.name: aim / magnitude(circuit, s.writes) for s in circuit.stages if isinstance(s, Attention)},
+        activation={s.name: 1.0 / c.activations[s.name].fit.bound for s in circuit.stages if isinstance(s, Activation)},
+        logits=logits,
+    )
+
+
+def _norm(circuit: Circuit, stage: Norm, carried: float, aim: float) -> NormScale:
+    """The norm of a stream held as x * carried: z'' = times * sum (x carried)^2, y = gain / sqrt(z''), x carried * y."""
+    fit = circuit.calibration.norms[stage.name].fit
+    times = max(1, math.floor(aim / (fit.hi * carried**2)))
+    square = times * carried**2
+    gain = (fit.lo * fit.hi) ** 0.25 * math.sqrt(square)  # the root ranges over [k^-1/4, k^1/4], k = hi / lo
+    unit = gain / math.sqrt(times * circuit.shape.width)
+    again = max(1, math.floor(aim / (unit * magnitude(circuit, stage.writes))))
+    return NormScale(square=square, square_times=times, gain=gain, result=unit * again, result_times=again)
