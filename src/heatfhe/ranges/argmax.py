@@ -15,7 +15,7 @@ from heatfhe.records import ArgmaxCalibration
 
 POWERS = (9, 3, 3, 3, 7)
 _ENTRY = 0.95  # the largest leader enters a power at this size
-_NORMALISER = 1e-2  # relative error allowed to 1/sqrt(variance): common to the row, it only moves the leader's size
+_NORMALISER = 5e-2  # relative error allowed to 1/sqrt(variance): common to the row, it only moves the leader's size
 _FINAL = 1e-3  # relative error of the last division: how far from 1 a clear winner may end
 _WIDEST = 1e8  # ratio of variances fitted at most; rows below come out small, not wrong
 _AHEAD = 0.8  # the most negative entry may enter the first power at this fraction of the leader's size
@@ -84,7 +84,7 @@ def _fit_round(x: Rows, power: int, before: int | None, margin: float, solver: s
     else:  # after a power a leader cannot pass sqrt(V - 1) standard deviations (Samuelson): no margin beyond
         largest = min(largest, math.sqrt(size - 1.0))
     divisor = (largest + shift) / _ENTRY
-    fit = fit_inverse_sqrt(lo, hi, solver=solver)
+    fit = fit_inverse_sqrt(lo, hi, solver=solver, form="partial")
     goldschmidt, newton = fit.smallest_counts(_NORMALISER)
     return ArgmaxRound(
         power=power,

@@ -153,9 +153,9 @@ def _softmax_at(
         options_of = range(floor, full + 1) if options.rule == "joint" else (full,)
         tried = []
         for count in options_of:
-            fit = _refine_fit(init, count, top, options)
-            again = fit.smallest_count(options.tolerance, FAMILIES["softmax_refine"].floor)
-            tried.append((count + len(passes) * again, again, count, fit))
+            domain = _refine_fit(init, count, top, options)
+            again = domain.smallest_count(options.tolerance, FAMILIES["softmax_refine"].floor)
+            tried.append((count + len(passes) * again, again, count, domain))
         _, refine_count, init_count, refine = min(tried, key=lambda row: row[:3])
     fit = SoftmaxFit(lo=lo, hi=hi, delta_1=delta_1, delta_2=delta_2, exponential=window, init=init, refine=refine)
     return SoftmaxCalibration(

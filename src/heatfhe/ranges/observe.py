@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 import torch
@@ -26,9 +26,9 @@ from heatfhe.sites import Mode, Prepared
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _LOGITS = 1 << 25  # logits kept for the argmax schedule (about 650 rows of GPT-2's vocabulary, at most _ROWS rows)
-_ROWS = 4096
+_ROWS = 2048
 
-Tokens = Sequence[int] | NDArray[Any] | Tensor
+Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]  # noqa: UP007 - Tensor is Any to the type checker
 
 
 @dataclass
