@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole plan under encryption: a prompt step and two tokens of a tiny circuit, equal to the clear engine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from heatfhe.circuit import Circuit
+from heatfhe.circuit.forward import embed
+from heatfhe.client.keyring_openfhe import OpenFHEKeyring
+from heatfhe.engine import ClearEngine, Decode, Keyring, key_request
+from heatfhe.engine.openfhe import OpenFHEEngine
+from heatfhe.engine.openfhe_context import load_openfhe
+from heatfhe.engine.openfhe_params import openfhe_params
+from heatfhe.errors import HeatError
+from heatfhe.planning import Plan, plan
+from tests.engine.conformance import bits
+from tests.tiny import tiny_circuit
+
+try:
+    load_openfhe()
+except HeatError as err:
+    pytest.skip(str(err), allow_module_level=True)
+
+pytestmark = pytest.mark.openfhe
+Real = NDArray[np.float64]
+
+
+class Watched:
+    """An engine whose bootstraps are looked into by the key's owner: their inputs must keep to the plan's bounds."""
+
+    def __init__(self, engine: OpenFHEEngine, ring: Keyring) -> None:
+        self._engine, self._ring = engine, ring
+        self.bootstraps = 0
+        self.worst = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def bootstrap(self, a: Any, *, period: int, bound: float) -> Any:
+        self._look(a, period, bound)
+        return self._engine.bootstrap(a, period=period, bound=bound)
+
+    def bootstrap_pair(self, a: Any, b: Any, *, period: int, bound: float) -> Any:
+        self._look(a, period, bound)
+        self._look(b, period, bound)
+        self.bootstraps -= 1
+        return self._engine.bootstrap_pair(a, b, period=period, bound=bound)
+
+    def _look(self, a: Any, period: int, bound: float) -> None:
+        values = self._ring.decrypt(self._engine.dump(a))
+        self.bootstraps += 1
+        self.worst = max(self.worst, float(np.abs(values).max()) / bound)
+        assert float(np.abs(values - np.roll(values, period)).max()) < 1e-3 * bound, "the value has another period"
+
+
+@dataclass
+class Told:
+    """What a run gave: one-hot rows and the caches, decrypted."""
+
+    rows: list[Real]
+    cache: dict[str, list[NDArray[Any]]]
+
+
+def tell(p: Plan, circuit: Circuit, engine: Any, put: Any, get: Any, prompt: list[int], count: int) -> Told:
+    """Prompt steps, then free-running tokens."""
+    decode = Decode(p, engine, p.source(circuit))
+    packing, rows = p.packing, []
+    x = [packing.pack_residual(embed(circuit, np.array([t]), i)[0]) for i, t in enumerate(prompt)]
+    level = p.program("generate").inputs["x"].level
+    for row in x[:-1]:
+        decode.prompt([put(row, level)])
+    for i in range(count):
+        token = decode.generate([put(x[-1], level)] if i == 0 else None)
+        rows.append(packing.unpack_vocabulary([get(part) for part in token]))
+    cache = {name: [get(v) for v in values] for name, values in decode.cache.items()}
+    return Told(rows, cache)
+
+
+def check_plan(circuit: Circuit, params_name: str, prompt: list[int], count: int, *, threads: int = 1) -> Watched:
+    """Run a circuit's plan on both engines and compare tokens, one-hot rows and caches."""
+    params = openfhe_params(params_name)
+    p = plan(circuit, params)
+    request = key_request(p)
+    clear = ClearEngine(params, request=request)
+    told = tell(p, circuit, clear, clear.value, lambda v: v.slots, prompt, count)
+    ring = OpenFHEKeyring(request)
+    watched = Watched(OpenFHEEngine(request, ring.process_keys(), threads=threads), ring)
+    secret = tell(
+        p,
+        circuit,
+        watched,
+        lambda row, level: watched.parse(ring.encrypt(row, level=level)),
+        lambda v: ring.decrypt(watched.dump(v)),
+        prompt,
+        count,
+    )
+    assert [int(np.argmax(r)) for r in secret.rows] == [int(np.argmax(r)) for r in told.rows]
+    assert [int(np.argmax(r)) for r in told.rows] == list(circuit.generate(prompt, count).tokens)
+    for a, b in zip(secret.rows, told.rows, strict=True):
+        assert bits(a, b) >= 12.0
+    for name, values in told.cache.items():
+        for got, wanted in zip(secret.cache[name], values, strict=True):
+            size = max(1.0, float(np.abs(wanted).max()))
+            assert bits(got / size, wanted / size) >= 14.0
+    ran = ["prompt"] * (len(prompt) - 1) + ["generate"] * count
+    planned = sum(len(list(p.program(name).bootstraps())) for name in ran)
+    assert watched.bootstraps == planned
+    assert watched.worst <= 1.001
+    return watched
+
+
+def test_one_prompt_step_and_two_generated_tokens() -> None:
+    check_plan(tiny_circuit(layers=1, width=16, vocabulary=32, context=16), "insecure-openfhe-11", [3, 7], 2)
+
+
+@pytest.mark.slow
+def test_two_layers_four_tokens() -> None:
+    check_plan(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), "insecure-openfhe-11", [3, 7, 5], 4)
