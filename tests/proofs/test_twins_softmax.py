@@ -109,16 +109,32 @@ def test_the_spread_of_the_scores_bounds_the_sum_of_squares(x: Array, delta_2: i
     assert squares <= refine_domain(WIDTH, delta_2, 10**6)[1] * (1.0 + ROUND)
 
 
-@twin("Softmax.refine_domain")
-@given(x=rows, solver=st.sampled_from(["plain", "relaxed"]), init_count=init_counts)
-def test_a_loose_first_reciprocal_leaves_the_row_in_the_widened_domain(x: Array, solver: str, init_count: int) -> None:
-    n = float(len(x))
+def test_two_level_rows_attain_that_bound() -> None:
+    """Some entries at each end of the scores: the domain is as wide as it must be, and no wider."""
+    n, widest = 4000, 0.0
+    for high in range(1, n, 7):
+        x = np.where(np.arange(n) < high, WIDTH / 2.0, -WIDTH / 2.0)
+        widest = max(widest, n * float(np.sum(exact_softmax(x / 2.0) ** 2)))
+    assert math.isclose(widest, refine_domain(WIDTH, 2, n)[1], rel_tol=1e-4)
+
+
+def after_loose_init(x: Array, solver: str, init_count: int) -> tuple[float, float, float]:
+    """The mean square of a row after its first normalisation at init_count, and the two ends promised for it."""
     lo, hi = init_domain(WIDTH, 2)
     init = ReciprocalFit(lo=lo, hi=hi, solver=solver)
     e = np.exp(x / 2.0)
-    y = e * reciprocal(np.sum(e), init, init_count, scale=1.0 / n)
-    first, last = refine_domain(WIDTH, 2, len(x), init, init_count)
-    assert first - ROUND <= np.mean(y * y) <= last * (1.0 + ROUND)
+    y = e * reciprocal(np.sum(e), init, init_count, scale=1.0 / len(x))
+    return float(np.mean(y * y)), *refine_domain(WIDTH, 2, len(x), init, init_count)
+
+
+@twin("Softmax.refine_domain")
+@given(x=rows, solver=st.sampled_from(["plain", "relaxed"]), init_count=init_counts)
+def test_a_loose_first_reciprocal_leaves_the_row_in_the_widened_domain(x: Array, solver: str, init_count: int) -> None:
+    square, lo, hi = after_loose_init(x, solver, init_count)
+    assert lo - ROUND <= square <= hi * (1.0 + ROUND)
+    constant, lo, _ = after_loose_init(np.full_like(x, WIDTH / 2.0), solver, init_count)
+    if solver == "plain":
+        assert abs(constant - lo) <= ROUND               # attained at an end of the first domain
 
 
 @twin("Softmax.exponential_sum_range")
