@@ -173,9 +173,10 @@ def calibrate(
             scores = v[f"{s.name}/scores"]
             lo, hi = float(scores.min()), float(scores.max())
             room = 0.25 * (hi - lo)
-            soft = fit_softmax(lo - room, hi + room, row_length=max(2, shape.context), deltas=(2, 2), init_count=1)
-            init_count, refine_count = smallest_counts(soft, tolerance, shape.context)
-            soft = fit_softmax(lo - room, hi + room, row_length=max(2, shape.context), deltas=(2, 2), init_count=init_count)
+            ends, rows_ = (lo - room, hi + room), max(2, shape.context)
+            counts = smallest_counts(fit_softmax(*ends, row_length=rows_, deltas=(2, 2)), tolerance, shape.context)
+            init_count, refine_count = counts
+            soft = fit_softmax(*ends, row_length=rows_, deltas=(2, 2), init_count=init_count)
             rows[s.name] = SoftmaxCalibration(
                 name=s.name, fit=soft, init_count=init_count, refine_count=refine_count, observed=Domain(lo=lo, hi=hi),
                 observed_init=Domain(lo=soft.init.lo, hi=soft.init.hi, how="assumed"),
@@ -187,7 +188,8 @@ def calibrate(
                 name=s.name, fit=fit_activation(s.function, bound, tolerance=0.02),
                 observed=Domain(lo=float(x.min()), hi=float(x.max())),
             )  # fmt: skip
-    sizes = {k: 1.5 * float(np.abs(a).max()) for k, a in v.items() if "scores" not in k and not k.endswith(("/z", "/scaled"))}
+    hidden = ("/z", "/scaled", "/scores")
+    sizes = {k: 1.5 * float(np.abs(a).max()) for k, a in v.items() if not k.endswith(hidden)}
     schedule = argmax_schedule(v["logits"].reshape(-1, shape.vocabulary))
     return Calibration(
         fingerprint="tiny", tolerance=tolerance, rule="tiny", solver="plain", context=shape.context,
@@ -204,14 +206,15 @@ def argmax_schedule(logits: Array, powers: tuple[int, ...] = (3, 3, 3)) -> Argma
         variance = (centred**2).mean(-1, keepdims=True)
         leader = (centred / np.sqrt(variance)).max(-1)
         shift = 0.3 if k == 0 else 0.0
-        divisor = 1.25 * float(leader.max()) / (1.0 - shift)
+        largest = 1.25 * float(leader.max()) if k == 0 else 1.05 * math.sqrt(x.shape[-1] - 1)  # Samuelson's inequality
+        divisor = largest / (1.0 - shift)
         fit = fit_inverse_sqrt(float(variance.min()) / 4, float(variance.max()) * 4)
         goldschmidt_count, newton_count = fit.smallest_counts(1e-2)
         rounds.append(
             ArgmaxRound(
                 power=power, divisor=divisor, seed=fit, newton_count=newton_count, goldschmidt_count=goldschmidt_count,
                 shift=shift,
-            )  # fmt: skip
+            )
         )
         x = raise_to(centred / (divisor * np.sqrt(variance)) + shift, power)
     total = x.sum(-1)

@@ -76,7 +76,10 @@ class Runner:
         kept = {v for port in chosen.outputs.values() for v in port.values}
         self.reporter.start(program, len(chosen.steps))
         for i, step in enumerate(chosen.steps):
-            results = self._execute(step, [values[a] for a in step.args], position)
+            try:
+                results = self._execute(step, [values[a] for a in step.args], position)
+            except EngineError as err:
+                raise type(err)(f"step {i} of {program!r} ({step.kind}, {step.name}) at position {position}: {err}") from err
             for number, value in zip(step.results, results):
                 if value is not None and self.engine.level(value) != step.level:
                     raise EngineError(

@@ -31,7 +31,8 @@ from heatfhe.planning.recording import Recording, finish
 
 PROGRAMS = ("prompt", "generate", "logits", "sample", "embed")
 ROWS = Public.named("rows")
-LEADER = 1.0  # largest entry a round of the argmax may hold: its divisor keeps leaders under one
+HOT = 1.1  # largest entry of a near one-hot row after its division by the row's sum
+LEADER = 0.98  # largest entry a round of the argmax may hold: its divisor keeps leaders under one
 
 
 def record(
@@ -368,8 +369,9 @@ class _Decoder:
 
         with r.scope("argmax", "argmax"):
             hot = cutmax(logits, schedule, mean=mean, size=size, total=spread, occupied=words)
-            r.clip_since(mark, LEADER, period=p.V)
-            return r.clip(hot, LEADER)
+            last = LEADER if schedule.final is None else HOT
+            r.clip_since(mark, 2 * last, period=p.V)  # a numerator starts up to twice its quotient
+            return r.clip(hot, last)
 
     def embedding(self, hot: Traced) -> Traced:
         """A one-hot row through the embedding matrix, without the position."""

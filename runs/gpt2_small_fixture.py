@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2 small with the HEAT paper's counts as a Circuit: its shape, counts and domains, with weights that are all equal.
+
+The paper gives family totals, not every site. HEAT: LayerNorm Goldschmidt 3 and Newton 2 each, softmax initialisation
+2 each, refinement 8 in block 0 and 71 over the other eleven, one pass. Calibrated: totals 235 / 63 / 105 / 309 over 36
+passes, two to five a block. Domains are typical ones; they set magnitudes, not the number of operations.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from heatfhe.approx import (
+    ArgmaxRound,
+    ArgmaxSchedule,
+    ReciprocalFit,
+    SoftmaxFit,
+    fit_activation,
+    fit_exponential,
+    fit_inverse_sqrt,
+)
+from heatfhe.circuit import Activation, Argmax, Attention, Circuit, Embed, Head, Linear, Norm, Residual, Shape, Stage
+from heatfhe.records import (
+    ActivationCalibration,
+    ArgmaxCalibration,
+    Calibration,
+    Domain,
+    NormCalibration,
+    SoftmaxCalibration,
+)
+
+LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY = 12, 768, 12, 3072, 50257
+HEAT_REFINE = (8, 7, 7, 7, 7, 7, 7, 6, 6, 6, 6, 5)
+CALIBRATED_PASSES = (5, 4, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2)
+# Standardised synthetic logits of 50257 words (120 rows): power, divisor, least and largest variance before each round.
+ROUNDS = (
+    (9, 9.25, 3.51, 14.8),
+    (3, 224.18, 2.16e-10, 5.38e-6),
+    (3, 224.18, 1.0e-8, 1.51e-5),
+    (3, 224.18, 1.94e-6, 1.99e-5),
+    (7, 224.18, 4.3e-6, 1.99e-5),
+)
+
+
+def spread(total: int, places: int) -> list[int]:
+    """A total spread evenly, the larger shares first."""
+    return [total // places + (i < total % places) for i in range(places)]
+
+
+@lru_cache(maxsize=4)
+def gpt2_small(counts: str = "heat", context: int = 128) -> Circuit:
+    """The fixture; counts is heat or calibrated."""
+    heat = counts == "heat"
+    norms = [f"h.{l}.ln_{k}" for l in range(LAYERS) for k in (1, 2)] + ["ln_f"]
+    goldschmidt, newton = ([3] * 25, [2] * 25) if heat else (spread(235, 25), spread(63, 25))
+    passes = (1,) * LAYERS if heat else CALIBRATED_PASSES
+    init = [2] * LAYERS if heat else spread(105, LAYERS)
+    refine = list(HEAT_REFINE) if heat else [9 if p == 3 else 8 for p in passes]  # 36 passes of 8, 21 of them of 9: 309
+    shape = Shape(layers=LAYERS, width=WIDTH, heads=HEADS, hidden=HIDDEN, vocabulary=VOCABULARY, context=context)
+    calibration = Calibration(
+        fingerprint="fixture",
+        tolerance=1e-2,
+        rule="fixture",
+        solver="plain",
+        context=context,
+        sequences=0,
+        norms={n: _norm(n, g, k) for n, g, k in zip(norms, goldschmidt, newton)},
+        softmaxes={f"h.{l}.attn": _softmax(l, passes[l], init[l], refine[l], context) for l in range(LAYERS)},
+        activations={f"h.{l}.mlp": _activation(l) for l in range(LAYERS)},
+        argmax=ArgmaxCalibration(schedule=argmax_schedule()),
+        magnitudes=_magnitudes(),
+    )
+    return Circuit(name=f"gpt2-small-{counts}", shape=shape, stages=_stages(), weights=_weights(shape), calibration=calibration)
+
+
+def argmax_schedule(tolerance: float = 0.03) -> ArgmaxSchedule:
+    """Powers 9, 3, 3, 3, 7 with rational seeds that hold every leader to the tolerance; the leader ends near one."""
+    rounds = []
+    for power, divisor, lo, hi in ROUNDS:
+        fit = fit_inverse_sqrt(lo / 2, hi * 2)
+        goldschmidt_count, newton_count = fit.smallest_counts(tolerance)
+        rounds.append(
+            ArgmaxRound(
+                power=power, divisor=divisor, seed=fit, newton_count=newton_count, goldschmidt_count=goldschmidt_count
+            )
+        )
+    return ArgmaxSchedule(rounds=tuple(rounds))
+
+
+def _norm(name: str, goldschmidt_count: int, newton_count: int) -> NormCalibration:
+    lo, hi = 0.3 * WIDTH, 30.0 * WIDTH
+    return NormCalibration(
+        name=name,
+        width=WIDTH,
+        eps=1e-5,
+        fit=fit_inverse_sqrt(lo, hi),
+        goldschmidt_count=goldschmidt_count,
+        newton_count=newton_count,
+        observed=Domain(lo=lo, hi=hi, how="assumed"),
+    )
+
+
+def _softmax(layer: int, passes: int, init_count: int, refine_count: int, context: int) -> SoftmaxCalibration:
+    delta_1, delta_2, width = 4, 1 << passes, 8.0 * (1 << passes) / 2
+    fit = SoftmaxFit(
+        lo=-width / 2,
+        hi=width / 2,
+        delta_1=delta_1,
+        delta_2=delta_2,
+        exponential=fit_exponential(width / (2 * delta_1 * delta_2), 8, 2),
+        init=ReciprocalFit(lo=0.3, hi=3.0),
+        refine=ReciprocalFit(lo=0.9, hi=10.0),
+    )
+    return SoftmaxCalibration(
+        name=f"h.{layer}.attn",
+        fit=fit,
+        init_count=init_count,
+        refine_count=refine_count,
+        observed=Domain(lo=-width / 2, hi=width / 2, how="assumed"),
+        observed_init=Domain(lo=0.3, hi=3.0, how="assumed"),
+    )
+
+
+def _activation(layer: int) -> ActivationCalibration:
+    fit = fit_activation("gelu_new", 32.0, tolerance=3e-3)
+    return ActivationCalibration(name=f"h.{layer}.mlp", fit=fit, observed=Domain(lo=-32.0, hi=32.0, how="assumed"))
+
+
+def _magnitudes() -> dict[str, float]:
+    out = {"logits": 60.0, "ln_f": 12.0, f"h.{LAYERS}.in": 40.0}
+    for l in range(LAYERS):
+        h = f"h.{l}"
+        out |= {f"{h}.in": 40.0, f"{h}.mid": 40.0, f"{h}.ln_1": 12.0, f"{h}.ln_2": 12.0, f"{h}.mlp.act": 32.0}
+        out |= {f"{h}.attn.out": 4.0, f"{h}.attn/q": 8.0, f"{h}.attn/k": 8.0, f"{h}.attn/v": 4.0}
+    return out
+
+
+def _stages() -> tuple[Stage, ...]:
+    def norm(name: str, reads: str) -> Norm:
+        return Norm(name=name, reads=reads, writes=name, weight=f"{name}.weight", bias=f"{name}.bias", eps=1e-5)
+
+    def linear(name: str, reads: str, writes: str, residual: bool = False) -> Linear:
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        return Linear(name=name, reads=reads, writes=writes, weight=weight, bias=bias, residual=residual)
+
+    stages: list[Stage] = [Embed(writes="h.0.in", token="wte.weight", position="wpe.weight")]
+    for l in range(LAYERS):
+        h = f"h.{l}"
+        stages += [
+            norm(f"{h}.ln_1", f"{h}.in"),
+            linear(f"{h}.attn.c_attn", f"{h}.ln_1", f"{h}.attn.qkv"),
+            Attention(name=f"{h}.attn", reads=f"{h}.attn.qkv", writes=f"{h}.attn.out", heads=HEADS),
+            linear(f"{h}.attn.c_proj", f"{h}.attn.out", f"{h}.attn.proj", True),
+            Residual(reads=f"{h}.in", branch=f"{h}.attn.proj", writes=f"{h}.mid"),
+            norm(f"{h}.ln_2", f"{h}.mid"),
+            linear(f"{h}.mlp.c_fc", f"{h}.ln_2", f"{h}.mlp.pre"),
+            Activation(name=f"{h}.mlp", reads=f"{h}.mlp.pre", writes=f"{h}.mlp.act", function="gelu_new"),
+            linear(f"{h}.mlp.c_proj", f"{h}.mlp.act", f"{h}.mlp.proj", True),
+            Residual(reads=f"{h}.mid", branch=f"{h}.mlp.proj", writes=f"h.{l + 1}.in"),
+        ]
+    last = f"h.{LAYERS}.in"
+    return (
+        *stages,
+        norm("ln_f", last),
+        Head(reads="ln_f", writes="logits", weight="wte.weight"),
+        Argmax(reads="logits", writes="token"),
+    )
+
+
+def _weights(shape: Shape) -> dict[str, Any]:
+    """Tensors of the right shapes that share one number: planning reads shapes only."""
+    one = np.full((1,), 0.01, dtype=np.float32)
+
+    def flat(*size: int) -> Any:
+        return np.broadcast_to(one, size)
+
+    out = {"wte.weight": flat(VOCABULARY, WIDTH), "wpe.weight": flat(shape.context, WIDTH)}
+    for name in [f"h.{l}.ln_{k}" for l in range(LAYERS) for k in (1, 2)] + ["ln_f"]:
+        out |= {f"{name}.weight": flat(WIDTH), f"{name}.bias": flat(WIDTH)}
+    for l in range(LAYERS):
+        for name, inner, outer in (
+            ("attn.c_attn", WIDTH, 3 * WIDTH),
+            ("attn.c_proj", WIDTH, WIDTH),
+            ("mlp.c_fc", WIDTH, HIDDEN),
+            ("mlp.c_proj", HIDDEN, WIDTH),
+        ):
+            out |= {f"h.{l}.{name}.weight": flat(inner, outer), f"h.{l}.{name}.bias": flat(outer)}
+    return out
