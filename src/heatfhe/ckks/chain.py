@@ -39,6 +39,7 @@ class ChainSpec:
     special: int  # number of special primes, the width of a key-switching digit
     eval_levels: int = 0
     eval_bits: int = 54
+    eval_gain: int = 0  # bits by which EvalMod's first square is kept finer: its error is amplified most
     raise_bits: tuple[int, ...] = ()  # CoeffsToSlots levels of two mains, lowest first
     spare_pairs: int = 0  # CoeffsToSlots levels of two spare terminals, above those
 
@@ -245,16 +246,16 @@ def _normal_mains(levels: Sequence[tuple[int, int]], terminals: Sequence[int], s
     return mains
 
 
-def _eval_pairs(bits: int, count: int, n: int, used: set[int]) -> list[tuple[int, int]]:
+def _eval_pairs(spec: ChainSpec, used: set[int]) -> list[tuple[int, int]]:
     """Pairs of primes for EvalMod, highest level first: 2 * scale - log2(pair) returns to the wanted scale."""
-    pool = [p for p in islice(primes_near(2.0 ** (bits / 2), n), 4 * count + len(used)) if p not in used][: 4 * count]
-    scale, pairs = float(bits), []
-    for _ in range(count):
-        want = 2 * scale - bits
+    scale, pairs = float(spec.eval_bits), []
+    for i in range(spec.eval_levels):
+        want = 2 * scale - spec.eval_bits - (spec.eval_gain if i == 0 else 0)
+        near = primes_near(2.0 ** (want / 2), spec.ring_dimension)
+        pool = list(islice((p for p in near if p not in used), 24))
         options = [(abs(math.log2(p) + math.log2(q) - want), p, q) for i, p in enumerate(pool) for q in pool[i + 1 :]]
         _, p, q = min(options)
-        pool.remove(p)
-        pool.remove(q)
+        used.update((p, q))
         scale = 2 * scale - math.log2(p) - math.log2(q)
         pairs.append((p, q))
     return pairs
@@ -278,10 +279,8 @@ def make_chain(spec: ChainSpec) -> Chain:
     mains = _normal_mains(levels, terminals, spec.scale_bits, n)
     used = {*terminals, *mains}
     special = _take(primes_below(WORD_LIMIT, n), spec.special, used)
-    pairs = _eval_pairs(spec.eval_bits, spec.eval_levels, n, used) if spec.eval_levels else []
-    for pair in reversed(pairs):
+    for pair in reversed(_eval_pairs(spec, used)):
         mains += pair
-        used.update(pair)
     windows = [*levels, *((top_mu + 2 * i, top_tau) for i in range(1, spec.eval_levels + 1))]
     for bits in spec.raise_bits:
         pair = _take(primes_near(2.0 ** (bits / 2), n), 2, used)

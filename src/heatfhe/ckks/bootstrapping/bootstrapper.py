@@ -49,7 +49,7 @@ class BootstrapSpec:
         """
         slots = chain.ring_dimension // 2
         wanted = self.ratio_bits + 0.5 * math.log2(slots / period)
-        return math.floor(math.log2(chain.base_modulus) - chain.scale_bits - wanted + 1e-6)
+        return math.floor(math.log2(chain.base_modulus) - chain.scale_bits - wanted + 0.1)
 
     def rotations(self, chain: Chain, period: int) -> dict[int, int]:
         """Every rotation a bootstrap of this period needs, with the highest level it is used at."""
@@ -127,14 +127,19 @@ class Bootstrapper:
         shift = self._spec.shift(chain, period)
         if a.level == 0:
             shift = max(shift, 0)
-        grow = max(math.ceil(math.log2(bound) - 1e-9), 1 if halve else 0)
+        grow = max(math.ceil(math.log2(bound) - 1e-9), 0)
         low, reached = scale_down(self._e, a, shift - grow)
         raised = trace(self._e, mod_raise(self._e, low), period)
         halves = coeffs_to_slots(self._e, raised, self._coeffs_to_slots(period), full=period == slots)
         parts = [eval_mod(self._e, half) for half in halves]
-        out = slots_to_coeffs(self._e, parts, self._slots_to_coeffs(period, shift), period)
-        back = shift - reached - (1 if halve else 0)  # the matrices undo shift, the value was shifted by reached
+        out = slots_to_coeffs(self._e, parts, self._slots_to_coeffs(period, shift + halve), period)
+        back = shift - reached  # the matrices undo shift, the value was shifted by reached
         return self._e.times_integer(out, 1 << back) if back else out
+
+    def bootstrap_real(self, a: Ciphertext, *, period: int, bound: float = 1.0) -> Ciphertext:
+        """A real value: half of it, plus the conjugate, so that the noise of the imaginary part is left behind."""
+        half = self.bootstrap(a, period=period, bound=bound, halve=True)
+        return self._e.add(half, self._e.conjugate(half))
 
     def bootstrap_pair(self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float = 1.0) -> tuple[Ciphertext, Ciphertext]:
         """Two real values in one complex bootstrap: a + i b, halved, then split by one conjugation."""

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter sets of the native engine, by name, and the way from Params to the chain they stand for.
+
+| set | levels left | scale | log2 QP | bits kept | security |
+| native-16-r40 | 13 | 40 | 1746.8 | 22 | 128 bits, classical |
+| native-16-r35 | 16 | 35 | 1738.1 | 18 | 128 bits, classical |
+| insecure-native-11, -12, -13 | 9 | 35 | 1288 | 18 | none: tests, demo |
+| insecure-native-tiny | 3 | 35 | 1014 | 18 | none: unit tests |
+
+Failure of a bootstrap (|I| > 15 for a secret of weight 32): 2^-105 at N = 2^16, less below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from heatfhe.ckks.bootstrapping import BootstrapSpec
+from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL
+from heatfhe.ckks.chain import Chain, ChainSpec, check_security, make_chain
+from heatfhe.ckks.keys import sparse_modulus_bits
+from heatfhe.ckks.params import Params
+from heatfhe.errors import ConfigError
+from heatfhe.files import canonical_json
+
+ENGINE = "native"
+FORMAT = "heatfhe/ckks32/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NativeSet:
+    """What the native engine and its keyring build from: a parameter set, its chain, its bootstrap."""
+
+    params: Params
+    chain: Chain
+    bootstrap: BootstrapSpec
+
+    @property
+    def hash(self) -> bytes:
+        """SHA-256 of the canonical text of everything both sides must agree on, every prime included."""
+        c, b = self.chain, self.bootstrap
+        text = {
+            "format": FORMAT,
+            "params": self.params.digest,
+            "ring_dimension": c.ring_dimension,
+            "moduli": list(c.moduli),
+            "windows": [list(w) for w in c.windows],
+            "special": len(c.special),
+            "normal_levels": c.normal_levels,
+            "stc_levels": b.stc_levels,
+            "ratio_bits": float(b.ratio_bits).hex(),
+            "interval": INTERVAL,
+            "double_angles": DOUBLE_ANGLES,
+            "cosine": [float(x).hex() for x in COSINE],
+        }
+        return hashlib.sha256(canonical_json(text)).digest()
+
+
+_CHAIN_WORDS = ("special", "eval_levels", "eval_bits", "eval_gain", "raise_levels", "raise_bits", "spare_pairs")
+
+
+def make_params(name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: float, promised_bits: float, window: float) -> Params:
+    """A parameter set from the few integers of its chain; refuses what the security table does not allow."""
+    chain = make_chain(spec)
+    bootstrap.check(chain)
+    if not name.startswith("insecure-"):
+        check_security(chain)
+    if len(set(spec.raise_bits)) > 1:
+        raise ConfigError("levels of CoeffsToSlots made of two mains have one size")
+    words: dict[str, Any] = {w: getattr(spec, w) for w in _CHAIN_WORDS if w not in ("raise_levels", "raise_bits")}
+    words["raise_levels"] = len(spec.raise_bits)
+    words["raise_bits"] = spec.raise_bits[0] if spec.raise_bits else 0
+    words["stc_levels"], words["ratio_bits"] = bootstrap.stc_levels, bootstrap.ratio_bits
+    return Params(
+        name=name, engine=ENGINE, ring_dimension=spec.ring_dimension, levels=bootstrap.levels(chain),
+        scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise, promised_bits=promised_bits, window=window,
+        sparse_modulus_bits=round(sparse_modulus_bits(chain), 6), literal=tuple(sorted(words.items())),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def native_set(params: Params) -> NativeSet:
+    """The chain and bootstrap a parameter set stands for; everything it claims is recomputed and checked."""
+    if params.engine != ENGINE:
+        raise ConfigError(f"{params.name} is a set of the {params.engine} engine, not of {ENGINE}")
+    words = dict(params.literal)
+    missing = [w for w in (*_CHAIN_WORDS, "stc_levels", "ratio_bits") if w not in words]
+    if missing:
+        raise ConfigError(f"{params.name}: its literal lacks {', '.join(missing)}; use a set of heatfhe.ckks.presets")
+    spec = ChainSpec(
+        ring_dimension=params.ring_dimension, scale_bits=int(params.scale_bits), levels=params.levels + words["stc_levels"],
+        special=words["special"], eval_levels=words["eval_levels"], eval_bits=words["eval_bits"], eval_gain=words["eval_gain"],
+        raise_bits=(words["raise_bits"],) * words["raise_levels"], spare_pairs=words["spare_pairs"],
+    )  # fmt: skip
+    bootstrap = BootstrapSpec(stc_levels=words["stc_levels"], ratio_bits=words["ratio_bits"])
+    again = make_params(
+        params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, window=params.window
+    )
+    if again != params:
+        raise ConfigError(f"{params.name}: its claims (log2 QP, levels, sparse modulus) are not those of its chain; make it again")
+    return NativeSet(params=params, chain=make_chain(spec), bootstrap=bootstrap)
+
+
+def draft_native(
+    name: str, *, ring_dimension: int, scale_bits: int, levels: int, precision: float, stc_levels: int = 3, special: int = 12
+) -> Params:
+    """A set from (N, scale, levels, bits of precision): the smallest EvalMod whose noise allows that precision.
+
+    Domain  levels + stc_levels must be a legal top of the chain; the refusal lists the legal ones.
+    Bound   EvalMod noise R sqrt(N) K 4 sqrt(N/18) sqrt(N) / 2^bits at R = 2^6, below 2^-(precision + 1).
+    Depth   levels, as asked.
+    Source  the formula sheet in docs/security-native.md.
+    """
+    for bits in (50, 52, 54, 56, 58, 60):
+        n = ring_dimension
+        noise = 64 * n**0.5 * INTERVAL * 4 * (n / 18) ** 0.5 * n**0.5 / 2.0**bits
+        if noise <= 2.0 ** -(precision + 1):
+            break
+    else:
+        raise ConfigError(f"{name}: no EvalMod of two 30-bit primes keeps {precision:g} bits at ring dimension {n}; ask for fewer")
+    toy = name.startswith("insecure-")
+    spec = ChainSpec(
+        ring_dimension=n, scale_bits=scale_bits, levels=levels + stc_levels, special=special, eval_levels=8, eval_bits=bits,
+        raise_bits=(58,) if toy else (58, 58), spare_pairs=1 if toy else 2,
+    )  # fmt: skip
+    return make_params(
+        name, spec, BootstrapSpec(stc_levels=stc_levels, ratio_bits=6.0), noise=2.0**-precision, promised_bits=precision - 3, window=1.0
+    )
+
+
+def _toy(name: str, ring_dimension: int, levels: int, special: int, noise: float) -> Params:
+    """The model set: EvalMod of 58 bits, two levels each for CoeffsToSlots and SlotsToCoeffs."""
+    spec = ChainSpec(
+        ring_dimension=ring_dimension, scale_bits=35, levels=levels + 2, special=special, eval_levels=8, eval_bits=58,
+        eval_gain=2, raise_bits=(58,), spare_pairs=1,
+    )  # fmt: skip
+    return make_params(
+        name, spec, BootstrapSpec(stc_levels=2, ratio_bits=11.0), noise=noise, promised_bits=18.0, window=64.0
+    )
+
+
+def _r40() -> Params:
+    spec = ChainSpec(
+        ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=58, eval_gain=1,
+        raise_bits=(60, 60), spare_pairs=2,
+    )  # fmt: skip
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=7.0)
+    return make_params("native-16-r40", spec, bootstrap, noise=1.5e-7, promised_bits=19.0, window=16.0)
+
+
+def _r35() -> Params:
+    spec = ChainSpec(
+        ring_dimension=1 << 16, scale_bits=35, levels=19, special=12, eval_levels=8, eval_bits=54, eval_gain=3,
+        raise_bits=(58, 58), spare_pairs=2,
+    )  # fmt: skip
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=6.0)
+    return make_params("native-16-r35", spec, bootstrap, noise=1.5e-6, promised_bits=16.0, window=16.0)
+
+
+@lru_cache(maxsize=1)
+def native_presets() -> dict[str, Params]:
+    """Every named set of the native engine."""
+    toys = [_toy(f"insecure-native-{k}", 1 << k, 9, 9, noise) for k, noise in ((11, 5e-8), (12, 8e-8), (13, 1.5e-7))]
+    every = [_r40(), _r35(), *toys, _toy("insecure-native-tiny", 1 << 11, 3, 7, 5e-8)]
+    return {p.name: p for p in every}
+
+
+def native_params(name: str) -> Params:
+    """A set of the native engine by its name."""
+    known = native_presets()
+    if name not in known:
+        raise ConfigError(f"unknown native parameter set {name!r}; have: {', '.join(sorted(known))}")
+    return known[name]

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native engine: plan steps on our own CKKS, from public things alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from heatfhe.ckks.archive import Archive
+from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
+from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.keys import KeyTable
+from heatfhe.ckks.kernels import Words, load_kernels
+from heatfhe.ckks.keyset import key_ids
+from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
+from heatfhe.ckks.params import Params
+from heatfhe.ckks.presets import native_set
+from heatfhe.ckks.ring import Ciphertext, Ring
+from heatfhe.engine.encodings import Encodings
+from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
+from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
+
+DEFAULT_CACHE = 2 << 30
+
+
+class NativeEngine:
+    """Executes plan steps on ciphertexts of our own CKKS. Values always have the canonical scale of their level.
+
+    ``device`` is ``cpu`` (compiled, ``threads`` of them) or ``reference`` (numpy, slow, the definition). ``cache_bytes``
+    bounds the memory of encoded plaintexts; what does not fit is encoded again each time.
+    """
+
+    def __init__(
+        self, request: KeyRequest, keys: KeySource, *, device: str = "cpu", threads: int = 1, cache_bytes: int = DEFAULT_CACHE
+    ) -> None:
+        native = native_set(request.params)
+        chain = native.chain
+        kernels = load_kernels(device, chain.ring_dimension, chain.moduli, threads=threads)
+        self._request = request
+        self._ring = Ring(chain, kernels)
+        self._archive = Archive(chain, native.hash)
+        slots = request.params.slots
+        self._rotations = {r % slots for r in request.rotations} | {0}
+        self._periods = {check_period(p, slots) for p in request.bootstrap_periods}
+        table = KeyTable(chain, kernels, native.hash)
+        wanted = key_ids(native, request.rotations, request.conjugation, request.bootstrap_periods)
+        missing = sorted({k.name for k in wanted} - set(keys.names()))
+        if missing:
+            raise MissingKeyError(f"the key set lacks {len(missing)} of {len(wanted)} keys, first {missing[0]}; upload them again")
+        for key in wanted:
+            table.add(self._archive.parse_key(keys.read(key.name), key))
+        self._keys = table
+        self._e = Evaluator(self._ring, table)
+        self._bootstrapper = Bootstrapper(self._e, native.bootstrap)
+        self._encodings = Encodings(cache_bytes)
+
+    @property
+    def params(self) -> Params:
+        """The parameter set."""
+        return self._request.params
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Memory held, by what it is for."""
+        return {"keys": self._keys.bytes, "bootstrap": self._bootstrapper.bytes, "encodings": self._encodings.used}
+
+    def level(self, a: Ciphertext) -> int:
+        """Rescalings left."""
+        return a.level
+
+    # -- sums ---------------------------------------------------------------------------------------------------------
+
+    def add(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
+        return self._e.add(a, b)
+
+    def sub(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
+        return self._e.sub(a, b)
+
+    def negate(self, a: Ciphertext) -> Ciphertext:
+        return self._e.negate(a)
+
+    def add_plain(self, a: Ciphertext, p: Plain) -> Ciphertext:
+        if isinstance(p, Vector):
+            rows = self._ring.rows(a.level)
+            words = self._encoded(p, "add", a.level, len(rows), lambda: self._ring.polynomial(p.make(), a.scale, rows))
+            return self._e.add_polynomial(a, words)
+        if isinstance(p, complex) and p.imag != 0.0:
+            words = self._ring.polynomial(np.array([p]), a.scale, self._ring.rows(a.level))
+            return self._e.add_polynomial(a, words)
+        return self._e.add_constant(a, float(p.real))
+
+    def times(self, a: Ciphertext, k: int) -> Ciphertext:
+        return self._e.times_integer(a, int(k))
+
+    # -- products -----------------------------------------------------------------------------------------------------
+
+    def multiply(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
+        return self._e.multiply(a, b)
+
+    def multiply_sum(self, pairs: Sequence[tuple[Ciphertext, Ciphertext]]) -> Ciphertext:
+        return self._e.multiply_sum(pairs)
+
+    def multiply_plain(self, a: Ciphertext, p: Plain) -> Ciphertext:
+        return self.multiply_plain_sum([(a, p)])
+
+    def multiply_plain_sum(self, pairs: Sequence[tuple[Ciphertext, Plain]]) -> Ciphertext:
+        if not pairs:
+            raise EngineError("multiply_plain_sum: needs at least one pair")
+        level = pairs[0][0].level
+        if any(a.level != level for a, _ in pairs):
+            raise EngineError(f"multiply_plain_sum: operands at levels {sorted({a.level for a, _ in pairs})}; drop them to one")
+        if level < 1:
+            raise OutOfLevelsError(f"multiply_plain: needs 1 level, has {level}; bootstrap the operand first")
+        ring, rows, scale = self._ring, self._ring.rows(level), self._e.plain_scale(level)
+        total: Words | None = None
+        values: list[Words] = []
+        plains: list[Words] = []
+        for a, p in pairs:
+            if isinstance(p, Vector) or (isinstance(p, complex) and p.imag != 0.0):
+                values.append(a.data)
+                plains.append(self._factor(p, level))
+                continue
+            factor = round(Fraction(float(p.real)) * Fraction(scale))
+            term = ring.kernels.scale(a.data, ring.constant(factor, rows), rows)
+            total = term if total is None else ring.kernels.add(total, term, rows)
+        if len(values) == 1:
+            products = ring.kernels.product(values[0], plains[0], rows)
+            total = products if total is None else ring.kernels.add(total, products, rows)
+        elif values:
+            places = {id(v): i for i, v in enumerate(dict((id(v), v) for v in values).values())}
+            unique = np.stack(list(dict((id(v), v) for v in values).values()))
+            which = np.array([places[id(v)] for v in values], dtype=np.int64)
+            products = ring.kernels.multiply_accumulate(unique, which, np.stack(plains), rows)
+            total = products if total is None else ring.kernels.add(total, products, rows)
+        assert total is not None
+        return self._e.rescale(Ciphertext(level, pairs[0][0].scale * scale, total))
+
+    def linear(self, a: Ciphertext, m: LinearMap) -> Ciphertext:
+        if a.level < 1:
+            raise OutOfLevelsError(f"linear {m.key}: needs 1 level, has {a.level}; bootstrap the operand first")
+        for rotation in m.rotations:
+            self._need_rotation(rotation)
+        return apply_map(self._e, a, self._map(m, a.level))
+
+    # -- slots ---------------------------------------------------------------------------------------------------------
+
+    def rotate(self, a: Ciphertext, by: int) -> Ciphertext:
+        return self.rotate_many(a, [by])[0]
+
+    def rotate_many(self, a: Ciphertext, by: Sequence[int]) -> list[Ciphertext]:
+        for rotation in by:
+            self._need_rotation(rotation)
+        return self._e.rotate_many(a, by)
+
+    def conjugate(self, a: Ciphertext) -> Ciphertext:
+        if not (self._request.conjugation or self._periods):
+            raise MissingKeyError("conjugation is not among the plan's keys; make keys for this plan")
+        return self._e.conjugate(a)
+
+    def times_i(self, a: Ciphertext) -> Ciphertext:
+        return self._e.times_i(a)
+
+    def drop(self, a: Ciphertext, level: int) -> Ciphertext:
+        return self._e.drop(a, level)
+
+    # -- bootstraps ----------------------------------------------------------------------------------------------------
+
+    def bootstrap(self, a: Ciphertext, *, period: int, bound: float) -> Ciphertext:
+        self._need_period(period)
+        return self._bootstrapper.bootstrap_real(a, period=period, bound=bound)
+
+    def bootstrap_pair(self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float) -> tuple[Ciphertext, Ciphertext]:
+        self._need_period(period)
+        return self._bootstrapper.bootstrap_pair(a, b, period=period, bound=bound)
+
+    # -- wire ----------------------------------------------------------------------------------------------------------
+
+    def dump(self, a: Ciphertext) -> bytes:
+        return self._archive.dump(a)
+
+    def parse(self, blob: bytes) -> Ciphertext:
+        return self._archive.parse(blob)
+
+    # -- what steps need -----------------------------------------------------------------------------------------------
+
+    def _need_rotation(self, by: int) -> None:
+        if by % self.params.slots not in self._rotations:
+            raise MissingKeyError(f"rotation by {by} is not among the plan's keys; make keys for this plan")
+
+    def _need_period(self, period: int) -> None:
+        try:
+            known = check_period(period, self.params.slots) in self._periods
+        except ConfigError as err:
+            raise EngineError(str(err)) from err
+        if not known:
+            raise MissingKeyError(f"bootstraps of period {period} are not among the plan's keys; have: {sorted(self._periods)}")
+
+    def _encoded(self, p: Vector, use: str, level: int, limbs: int, make: Callable[[], Words]) -> Words:
+        if not p.keep:
+            return make()
+        words: Words = self._encodings.get(((use, p.key), level), 4 * limbs * self.params.ring_dimension, make)
+        return words
+
+    def _factor(self, p: Vector | complex, level: int) -> Words:
+        rows, scale = self._ring.rows(level), self._e.plain_scale(level)
+        if not isinstance(p, Vector):
+            return self._ring.plaintext(np.array([p]), scale, rows)
+        return self._encoded(p, "multiply", level, len(rows), lambda: self._ring.plaintext(p.make(), scale, rows))
+
+    def _map(self, m: LinearMap, level: int) -> EncodedMap:
+        def make() -> EncodedMap:
+            giants = {g: {b: v.make for b, v in row.items()} for g, row in m.giants.items()}
+            return encode_map(self._ring, giants, level, self._e.plain_scale(level))
+
+        vectors = [v for row in m.giants.values() for v in row.values()]
+        if not all(v.keep for v in vectors):
+            return make()
+        size = 4 * len(vectors) * len(self._ring.extended(level)) * self.params.ring_dimension
+        encoded: EncodedMap = self._encodings.get((("map", m.key), level), size, make)
+        return encoded
