@@ -222,7 +222,16 @@ class ServerProcess:
     def __init__(self, source: ModelSource, folder: Path, *arguments: str) -> None:
         self._folder = folder
         self.token = ClientBook(_made(folder) / "clients.json").add("alice")
-        self._arguments = ["--plan", str(source.plan), "--reserve", "0", "--circuit", str(source.circuit), "--name", source.name]
+        self._arguments = [
+            "--plan",
+            str(source.plan),
+            "--reserve",
+            "0",
+            "--circuit",
+            str(source.circuit),
+            "--name",
+            source.name,
+        ]
         self._arguments += ["--folder", str(folder), "--simulate", "--host", "127.0.0.1", "--json", *arguments]
         self.port = 0
         self.process = self._start()

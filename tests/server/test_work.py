@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work of a job, with a runner that computes something checkable: killed after any unit, it ends the same."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heatfhe.errors import WireError
+from heatfhe.server.journal import Journal
+from heatfhe.server.work import Assignment, CancelledWork, Tick, perform, units
+from heatfhe.wire import JobHead, JobOutput, JobRequest, Limits, MessageFile, parse
+
+D = "ab" * 32
+
+
+class Chain:
+    """Every value is a text of what made it, so that a lost or repeated step shows."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, bytes] = {}
+
+    def restore(self, values: Mapping[str, bytes]) -> None:
+        self.state = dict(values)
+
+    def values(self) -> dict[str, bytes]:
+        return dict(self.state)
+
+    def _token(self, token: bytes | None) -> bytes:
+        return token if token is not None else self.state.pop("next#0")
+
+    def prompt(self, token: bytes | None, position: int, tick: Tick) -> None:
+        found = self._token(token)
+        self.state.pop("next#0", None)
+        self.state["cache#0"] = self.state.get("cache#0", b"") + b"[%d:%s]" % (position, found)
+        tick(1, 1)
+
+    def generate(self, token: bytes | None, noise: tuple[bytes, ...], position: int, tick: Tick) -> tuple[bytes, ...]:
+        self.prompt(token, position, tick)
+        self.state["next#0"] = b"g%d" % position + b"".join(noise)
+        return (self.state["next#0"],)
+
+    def logits(self, token: bytes | None, position: int, tick: Tick) -> tuple[bytes, ...]:
+        self.prompt(token, position, tick)
+        return (b"logits" + self.state["cache#0"],)
+
+
+def message(folder: Path, inputs: int, steps: int, mode: str = "free", noise: bool = False) -> MessageFile:
+    head = JobHead(
+        config_id=D, plan=D, key_set=D, mode=mode, steps=steps, start=0 if inputs else 1, inputs=inputs,
+        noise=steps if noise else 0,
+    )  # fmt: skip
+    extra = tuple(b"n%d" % i for i in range(steps)) if noise else ()
+    request = JobRequest(head=head, inputs=tuple(b"i%d" % i for i in range(inputs)), noise=extra)
+    (folder / "request.bin").write_bytes(request.pack())
+    return MessageFile(folder / "request.bin", Limits(), kinds=("job",))
+
+
+def task(folder: Path, pending: bool = False, job: str = "cd" * 16) -> Assignment:
+    for name in ("job", "session"):
+        (folder / name).mkdir(exist_ok=True)
+    return Assignment(
+        job=job, job_folder=folder / "job", session_folder=folder / "session", pending=pending, seconds_per_unit=1.0
+    )
+
+
+def outputs(folder: Path) -> list[bytes]:
+    found = [
+        JobOutput.from_message(parse(p.read_bytes(), Limits(), kinds=("output",)))
+        for p in sorted(folder.glob("output-*"))
+    ]
+    return [o.outputs[0] for o in found]
+
+
+@settings(max_examples=25, deadline=None)
+@given(inputs=st.integers(1, 3), steps=st.integers(1, 4), kills=st.lists(st.integers(0, 3), max_size=3))
+def test_killed_after_any_unit_it_ends_the_same(
+    tmp_path_factory: pytest.TempPathFactory, inputs: int, steps: int, kills: list[int]
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    folder = tmp_path_factory.mktemp("work")
+    order, work = task(folder), message(folder, inputs, steps)
+    for life in kills:
+        left = life
+
+        def emit(fact: Mapping[str, Any]) -> None:
+            nonlocal left
+            if "outputs" in fact:
+                left -= 1
+                if left < 0:
+                    raise Killed
+
+        with contextlib.suppress(Killed):
+            perform(Chain(), work, order, emit=emit, cancelled=lambda: False)
+    facts: list[Mapping[str, Any]] = []
+    perform(Chain(), work, order, emit=facts.append, cancelled=lambda: False)
+    assert outputs(folder / "job") == [b"g%d" % (inputs - 1 + k) for k in range(steps)]
+    found = Journal(folder / "session").read()
+    assert (found.position, found.pending, found.units) == (inputs - 1 + steps, True, inputs - 1 + steps)
+    fed = [b"i%d" % k for k in range(inputs)] + [b"g%d" % (inputs - 1 + k) for k in range(steps - 1)]
+    assert found.values["cache#0"] == b"".join(b"[%d:%s]" % (p, t) for p, t in enumerate(fed))
+    assert facts[-1]["outputs"] == steps
+
+
+def test_a_second_job_first_takes_in_the_pending_token(tmp_path: Path) -> None:
+    perform(Chain(), message(tmp_path, 1, 2), task(tmp_path), emit=lambda _f: None, cancelled=lambda: False)
+    second = task(tmp_path, pending=True, job="ef" * 16)
+    perform(Chain(), message(tmp_path, 1, 1, mode="logits"), second, emit=lambda _f: None, cancelled=lambda: False)
+    assert outputs(tmp_path / "job")[0] == b"logits[0:i0][1:g0][2:g1][3:i0]"
+    assert not Journal(tmp_path / "session").head().pending
+
+
+def test_noise_reaches_its_own_step(tmp_path: Path) -> None:
+    perform(Chain(), message(tmp_path, 2, 3, noise=True), task(tmp_path), emit=lambda _f: None, cancelled=lambda: False)
+    assert outputs(tmp_path / "job") == [b"g1n0", b"g2n1", b"g3n2"]
+
+
+def test_cancel_leaves_the_last_whole_unit(tmp_path: Path) -> None:
+    seen: list[Mapping[str, Any]] = []
+    with pytest.raises(CancelledWork):
+        perform(
+            Chain(), message(tmp_path, 1, 4), task(tmp_path), emit=seen.append,
+            cancelled=lambda: any(f.get("outputs") == 2 for f in seen),
+        )  # fmt: skip
+    assert Journal(tmp_path / "session").head().position == 2
+    assert len(outputs(tmp_path / "job")) == 2
+
+
+def test_the_units_follow_from_public_numbers() -> None:
+    kinds = [u.kind for u in units("free", 3, 2, False)]
+    assert kinds == ["prompt", "generate", "generate", "generate"]
+    assert [u.kind for u in units("logits", 1, 2, True)] == ["prompt", "prompt", "logits"]
+    assert [(u.kind, u.source) for u in units("free", 2, 0, True)] == [("generate", None), ("generate", None)]
+    with pytest.raises(WireError):
+        units("free", 2, 0, False)

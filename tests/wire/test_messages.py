@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed messages: what they promise, what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from heatfhe.ckks.params import Params
+from heatfhe.errors import WireError
+from heatfhe.files import json_digest
+from heatfhe.wire import (
+    JobHead,
+    JobOutput,
+    JobRequest,
+    KeyEntry,
+    KeyManifest,
+    Limits,
+    ModelConfig,
+    Price,
+    ciphertext_limit,
+    job_limits,
+    parse,
+)
+from heatfhe.wire.frame import Header
+
+D = "cd" * 32
+PARAMS = Params(
+    name="insecure-wire", engine="native", ring_dimension=4096, levels=9, scale_bits=35.0, log_qp=900.0, noise=1e-6,
+    promised_bits=15.0, window=16.0,
+)  # fmt: skip
+PRICE = Price(seconds_per_prompt_token=1.0, seconds_per_token=2.0, key_bytes=10, bootstraps_per_token=40)
+CONFIG = ModelConfig(
+    model="m", engine="native", params=PARAMS, plan=D, circuit=D, programs=("generate", "prompt"), rotations=(1, 2, 4),
+    conjugation=True, bootstrap_periods=(1, 16), layout={"input": {}}, vocabulary=64, context=16, bundle=D,
+    noise_bound=10.0, max_temperature=1.0, price=PRICE, limits={"chunk_bytes": 1024},
+)  # fmt: skip
+LIMITS = Limits()
+
+
+def head(**changes: Any) -> JobHead:
+    values = {"config_id": D, "plan": D, "key_set": D, "mode": "free", "steps": 3, "start": 0, "inputs": 2}
+    return JobHead(**{**values, **changes})
+
+
+def header_of(data: bytes) -> Header:
+    message = parse(data, LIMITS, kinds=("job",))
+    blocks = tuple((name, len(b), D) for name, b in message.blocks.items())
+    return Header(kind="job", plan=message.plan, body=dict(message.body), blocks=blocks, offset=0)
+
+
+def test_a_configuration_round_trips_and_its_id_covers_what_keys_depend_on() -> None:
+    assert ModelConfig.from_json(CONFIG.as_json()) == CONFIG
+    assert CONFIG.config_id == json_digest(CONFIG.identity())
+    assert replace(CONFIG, rotations=(1, 2)).config_id != CONFIG.config_id
+    assert replace(CONFIG, params=replace(PARAMS, levels=8)).config_id != CONFIG.config_id
+    assert replace(CONFIG, price=replace(PRICE, key_bytes=11), limits={}).config_id == CONFIG.config_id
+
+
+def test_a_configuration_that_was_changed_on_the_way_is_refused() -> None:
+    body = CONFIG.as_json()
+    body["config"]["rotations"] = [1, 2, 5]
+    with pytest.raises(WireError, match="does not match its id"):
+        ModelConfig.from_json(body)
+    body = CONFIG.as_json()
+    body["api_versions"] = [7]
+    with pytest.raises(WireError, match="API versions"):
+        ModelConfig.from_json(body)
+
+
+def test_parameters_that_lie_about_security_are_refused() -> None:
+    body = CONFIG.as_json()
+    body["config"]["params"]["name"] = "safe-sounding"
+    body["config_id"] = json_digest(body["config"])
+    with pytest.raises(WireError, match=r"not legal.*128-bit bound"):
+        ModelConfig.from_json(body)
+
+
+def test_a_key_set_is_named_by_its_content() -> None:
+    keys = (KeyEntry(name="rotation-1", size=3, sha256=D), KeyEntry(name="rotation-2", size=4, sha256=D))
+    manifest = KeyManifest(config_id=D, keys=keys)
+    assert KeyManifest.from_json(manifest.as_json()) == manifest
+    assert manifest.size == 7
+    assert KeyManifest(config_id=D, keys=keys[::-1]).key_set != manifest.key_set
+    with pytest.raises(WireError, match="share a name"):
+        KeyManifest(config_id=D, keys=(keys[0], keys[0]))
+    for change in ({"size": 0}, {"size": 1 << 40}, {"size": True}, {"name": "../x"}, {"sha256": "xyz"}, {"extra": 1}):
+        body = manifest.as_json()
+        body["keys"][0] = {**body["keys"][0], **change}
+        with pytest.raises(WireError):
+            KeyManifest.from_json(body)
+
+
+def test_a_job_round_trips_through_its_header() -> None:
+    made = JobRequest(head=head(noise=3, parts=2), inputs=(b"a", b"b"), noise=tuple(b"n%d" % i for i in range(6)))
+    found = JobHead.from_header(header_of(made.pack()))
+    assert found == made.head
+    assert found.noise_blocks(1) == ("noise/0002", "noise/0003")
+    assert head().noise_blocks(1) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "peek"},
+        {"steps": 0},
+        {"steps": 5000},
+        {"mode": "logits", "steps": 2},
+        {"noise": 2},
+        {"mode": "logits", "steps": 1, "noise": 1},
+        {"inputs": 0},
+        {"start": -1},
+        {"mode": "logits", "steps": 1, "inputs": 0, "start": 4},
+    ],
+)
+def test_jobs_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(WireError, match="job"):
+        head(**changes)
+
+
+@pytest.mark.parametrize(
+    "names", [["input/0001"], ["noise/0000", "input/0000"], ["input/0000", "other/0000"], ["input/0000", "input/0002"]]
+)
+def test_blocks_in_another_order_or_of_another_name_are_refused(names: list[str]) -> None:
+    good = header_of(JobRequest(head=head(), inputs=(b"a", b"b")).pack())
+    with pytest.raises(WireError, match="in order"):
+        JobHead.from_header(replace(good, blocks=tuple((n, 1, D) for n in names)))
+
+
+def test_an_output_names_its_job_and_step() -> None:
+    output = JobOutput(plan=D, job="ab" * 16, step=4, outputs=(b"x", b"y"))
+    assert JobOutput.from_message(parse(output.pack(), LIMITS, kinds=("output",))) == output
+
+
+def test_limits_follow_the_parameters() -> None:
+    # two polynomials of 4096 coefficients, one 64-bit word per 28 bits of log2 QP
+    assert ciphertext_limit(PARAMS) == 16 * 4096 * (900 // 28 + 2) + 65536
+    limits = job_limits(PARAMS, context=16, parts=2)
+    assert limits.blocks == 48
+    assert limits.total_bytes >= 48 * ciphertext_limit(PARAMS)
