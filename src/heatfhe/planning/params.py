@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from heatfhe.ckks.params import MAX_LOG_QP, SECURITY_SOURCE, Params
+from heatfhe.ckks.presets import native_presets
 from heatfhe.errors import ConfigError
 from heatfhe.planning.openfhe_sets import PRESETS as OPENFHE_PRESETS
 
@@ -135,43 +136,9 @@ PAPER_16 = Params(
 A relative error below 2^-10 is promised for magnitudes from 1.38 to 246 (the paper, cryptographic settings).
 """
 
-_R40 = Draft(
-    name="native-16-r40", ring_dimension=1 << 16, scale_bits=40, levels=13, noise=6e-8, promised_bits=22.0, window=16.0
-)
-_R35 = Draft(
-    name="native-16-r35",
-    ring_dimension=1 << 16,
-    scale_bits=35,
-    levels=16,
-    evalmod_bits=54,
-    cts_bits=216,
-    noise=5e-7,
-    promised_bits=19.0,
-    window=16.0,
-)
-_TOY = Draft(
-    name="insecure-native",
-    ring_dimension=1 << 12,
-    scale_bits=35,
-    levels=9,
-    stc_levels=2,
-    evalmod_bits=54,
-    cts_bits=108,
-    special_bits=279.0,
-    noise=1e-6,
-    promised_bits=15.0,
-    window=16.0,
-)
-
-
-def _native() -> dict[str, Params]:
-    toys = (replace(_TOY, name=f"insecure-native-{k}", ring_dimension=1 << k) for k in (11, 12, 13))
-    return {d.name: draft(d) for d in (_R40, _R35, *toys)}
-
-
 def presets() -> dict[str, Params]:
     """Every named parameter set."""
-    return {PAPER_16.name: PAPER_16, **_native(), **OPENFHE_PRESETS}
+    return {PAPER_16.name: PAPER_16, **native_presets(), **OPENFHE_PRESETS}
 
 
 def preset(name: str) -> Params:
