@@ -78,7 +78,7 @@ def open_engine(name: str, request: KeyRequest, *, threads: int = 1) -> tuple[Ke
     if request.params.engine != name and name != "clear":
         raise ConfigError(f"{request.params.name} is a set of the {request.params.engine} engine, not of {name}")
     ring = load_keyring(name)(request)
-    options: dict[str, Any] = {"threads": threads} if name == "openfhe" else {}
+    options: dict[str, Any] = {"threads": threads} if name in ("openfhe", "native") else {}
     if name == "openfhe":
         from heatfhe.client.keyring_openfhe import OpenFHEKeyring
 
