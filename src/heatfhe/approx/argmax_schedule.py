@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from heatfhe.approx.remez import Array
 from heatfhe.errors import ConfigError
 
 POWERS = (9, 3, 3, 3, 7)  # the paper's
+_NEAR = 0.97  # a root is nearly exact when it holds the leaders this close to where the exact one does
 _LEAD = 1.25  # a leader must enter a round this much larger than the most negative entry
 _MOST_ROOT_LEVELS = 24
 _TAIL = 64  # entries kept as they are at both ends of a long row; groups grow by a twentieth of their rank from there
@@ -39,8 +41,13 @@ class _Rows:
         return s
 
 
+_Run: TypeAlias = "tuple[tuple[ArgmaxRound, Array], ...]"  # rounds, each with the rows that leave it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Aim:
+    """What every round is fitted for."""
+
     powers: tuple[int, ...]
     margin: float
     headroom: float
@@ -63,9 +70,9 @@ def calibrate_schedule(
     """The schedule in the fewest levels found that keeps every row's leader at the floor or above.
 
     Each round's inverse root is a chord or a rational seed, whichever holds the leaders closest together at its levels;
-    levels are taken away one by one, where it costs the smallest leader least. Divisors let the largest leader enter at
-    `headroom`; a round whose most negative entry could win gets a shift. final_tolerance None leaves the last division
-    out.
+    levels are given back, or traded between rounds, as long as the leaders stay up. Divisors let the largest leader
+    enter at `headroom`; a round whose most negative entry could win gets a shift. final_tolerance None leaves the last
+    division out.
 
     Domain  logits of shape (rows, size), finite, no row constant; a leader may lie `margin` further out than seen.
     Bound   on these rows, the leader leaves the last round at `floor` or above and every round at `round_floor` or
@@ -124,53 +131,84 @@ def _shorten(logits: Any) -> _Rows:
 
 
 def _search(rows: _Rows, aim: _Aim, floor: float, round_floor: float) -> tuple[ArgmaxRound, ...]:
-    """Start at generous levels; give one back at a time while the leaders stay up."""
-    levels = [_MOST_ROOT_LEVELS] * len(aim.powers)
-    rounds = _rounds(rows, aim, levels)
-    least = min(r.leader for r in rounds)
-    if rounds[-1].leader < floor or least < round_floor:
-        worst = min(range(len(rounds)), key=lambda t: rounds[t].leader)
+    """Start near the exact normaliser; give levels back, or trade them between rounds, while the leaders stay up."""
+    run = _run(rows, aim, [None] * len(aim.powers), (), rows.values)
+    _refuse_unreachable(run, aim, floor, round_floor)
+    price = _price(run, aim)
+    while True:
+        best: tuple[tuple[int, float], _Run] | None = None
+        for first, levels in _moves([r.root_levels for r, _ in run]):
+            tried = _run(rows, aim, levels[first:], run[:first], run[first - 1][1] if first else rows.values)
+            leaders = [made.leader for made, _ in tried]
+            if leaders[-1] < floor or min(leaders) < round_floor:
+                continue
+            key = _price(tried, aim), -leaders[-1]
+            if best is None or key < best[0]:
+                best = key, tried
+        if best is None or best[0][0] >= price:
+            return tuple(r for r, _ in run)
+        price, run = best[0][0], best[1]
+
+
+def _moves(levels: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Neighbours of these levels that spend less: up to three fewer in one round, some of them moved to another."""
+    for t, less, u in product(range(len(levels)), (1, 2, 3), range(len(levels))):
+        for more in range(less) if u != t else (0,):
+            moved = list(levels)
+            moved[t] -= less
+            moved[u] += more
+            if moved[t] >= 1 and (more or u == t):
+                yield min(t, u) if more else t, moved
+
+
+def _price(run: _Run, aim: _Aim) -> int:
+    """Levels of the roots, and of the final division that the leaders' spread will need."""
+    lo = run[-1][0].leader / aim.margin ** aim.powers[-1]
+    return sum(r.root_levels for r, _ in run) + ReciprocalFit(lo=lo, hi=1.0, solver=aim.solver).smallest_count(1e-3)
+
+
+def _refuse_unreachable(run: _Run, aim: _Aim, floor: float, round_floor: float) -> None:
+    leaders = [r.leader for r, _ in run]
+    if leaders[-1] < floor or min(leaders) < round_floor:
+        worst = leaders.index(min(leaders)) + 1
         raise ConfigError(
-            f"powers {aim.powers} leave a leader of {rounds[-1].leader:.2g} at the end and {least:.2g} after round "
-            f"{worst + 1} however exact the normaliser; put smaller powers first, or lower the floors "
+            f"powers {aim.powers} leave a leader of {leaders[-1]:.2g} at the end and {min(leaders):.2g} after round "
+            f"{worst} however exact the normaliser; put smaller powers first, or lower the floors "
             f"({floor:g} at the end, {round_floor:g} after a round)"
         )
-    while True:
-        best: tuple[float, int, tuple[ArgmaxRound, ...]] | None = None
-        for t in range(len(levels)):
-            lower = rounds[t].root_levels - 1
-            if lower < 1:
-                continue
-            tried = _rounds(rows, aim, [*levels[:t], lower, *levels[t + 1 :]])
-            holds = tried[-1].leader >= floor and min(r.leader for r in tried) >= round_floor
-            if holds and (best is None or tried[-1].leader > best[0]):
-                best = tried[-1].leader, t, tried
-        if best is None:
-            return rounds
-        rounds = best[2]
-        levels = [r.root_levels for r in rounds]
 
 
-def _rounds(rows: _Rows, aim: _Aim, levels: Sequence[int]) -> tuple[ArgmaxRound, ...]:
-    """The rounds at these levels of inverse root, each fitted on what the ones before really leave."""
-    x, slack, made = rows.values, aim.margin**2, []
-    for power, most in zip(aim.powers, levels):
-        centred = x - rows.mean(x)
-        variance, top = rows.mean(centred * centred), centred.max(axis=-1, keepdims=True)
-        lo = float(variance.min()) / slack
-        kappa = 2.0 ** (math.ceil(4.0 * math.log2(float(variance.max()) * slack / lo)) / 4.0)
-        chosen: tuple[float, ArgmaxRound, Array] | None = None
-        for candidate in _candidates(lo, kappa, power, most, aim):
+def _run(rows: _Rows, aim: _Aim, levels: Sequence[int | None], done: _Run, x: Array) -> _Run:
+    """The rounds after the ones done, at these levels of inverse root, each fitted on what the last one leaves."""
+    made = list(done)
+    for most in levels:
+        t = len(made)
+        slack = aim.margin ** (2 * aim.powers[t - 1] if t else 2)
+        fitted, x = _round(rows, aim, x, slack, aim.powers[t], most)
+        made.append((fitted, x))
+    return tuple(made)
+
+
+def _round(rows: _Rows, aim: _Aim, x: Array, slack: float, power: int, most: int | None) -> tuple[ArgmaxRound, Array]:
+    """One round and the rows that leave it: the best root of `most` levels, or the first that is nearly exact."""
+    centred = x - rows.mean(x)
+    variance, top = rows.mean(centred * centred), centred.max(axis=-1, keepdims=True)
+    lo = float(variance.min()) / slack
+    kappa = 2.0 ** (math.ceil(4.0 * math.log2(float(variance.max()) * slack / lo)) / 4.0)
+    exact = top / np.sqrt(variance)
+    wanted = _NEAR * float(exact.min() / exact.max())
+    chosen: tuple[float, ArgmaxRound, Array] | None = None
+    for levels in range(1, _MOST_ROOT_LEVELS + 1) if most is None else (most,):
+        for candidate in _candidates(lo, kappa, power, levels, aim):
             root = inverse_deviation(variance, candidate, 1.0)
             leaders = top * root
             spread = float(leaders.min() / leaders.max())
             if chosen is None or spread > chosen[0]:
                 chosen = spread, candidate, root
-        assert chosen is not None
-        fitted, x = _place(chosen[1], centred * chosen[2], power, aim.headroom)
-        made.append(fitted)
-        slack = aim.margin ** (2 * power)
-    return tuple(made)
+        if chosen is not None and chosen[0] >= wanted:
+            break
+    assert chosen is not None
+    return _place(chosen[1], centred * chosen[2], power, aim.headroom)
 
 
 def _candidates(lo: float, kappa: float, power: int, levels: int, aim: _Aim) -> Iterator[ArgmaxRound]:
