@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Law 4: circuit.run and the plan on the clear engine agree to 1e-8, over prompt, free running and cache wrap-around."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from heatfhe.engine import ClearEngine, Decode, key_request
+from heatfhe.planning import plan
+from tests.planning.clear_run import clear_params, generate
+from tests.tiny import tiny_circuit
+
+# (circuit, slots, placement): t = 1, small and large, hidden in several ciphertexts, padded heads and widths, a
+# vocabulary in several ciphertexts, rings larger than the model can use.
+CASES = [
+    ({}, 64, "greedy"),
+    ({}, 64, "exact"),
+    ({}, 32, "exact"),
+    ({}, 1024, "exact"),
+    ({"context": 8, "seed": 1}, 16, "greedy"),
+    ({"width": 12, "heads": 3, "vocabulary": 50, "seed": 2}, 64, "exact"),
+    ({"width": 15, "heads": 5, "vocabulary": 37, "context": 8, "seed": 3}, 64, "exact"),
+    ({"width": 16, "heads": 1, "vocabulary": 200, "seed": 4}, 64, "greedy"),
+    ({"width": 20, "heads": 2, "vocabulary": 100, "seed": 5}, 32, "greedy"),
+    ({"width": 8, "heads": 4, "vocabulary": 5, "context": 4, "seed": 6}, 16, "exact"),
+]
+
+
+@pytest.mark.parametrize(("shape", "slots", "placement"), CASES)
+def test_a_whole_generation_agrees(shape: dict[str, int], slots: int, placement: str) -> None:
+    circuit = tiny_circuit(**shape)
+    made = plan(circuit, clear_params(slots), placement=placement)
+    prompt = [1, 4, 2]
+    count = circuit.shape.context - len(prompt) + 1  # to the last position: tau passes t - 1 -> 0 wherever t < context
+    expected = circuit.generate(prompt, count)
+    run = generate(made, circuit, prompt, count)
+    worst = max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots))
+    assert worst < 1e-8, f"seed {shape.get('seed', 0)}, {slots} slots"
+    assert [int(h.argmax()) for h in run.one_hots] == expected.tokens
+
+
+@pytest.mark.parametrize(("slots", "window", "pair_levels"), [(64, 1.0, 0), (128, 1.0, 1), (64, 246.0, 2)])
+def test_windows_and_levels_lost_to_pairing_do_not_change_the_answer(slots: int, window: float, pair_levels: int) -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(slots, levels=9, window=window, pair_levels=pair_levels))
+    expected = circuit.generate([7, 3], 6)
+    run = generate(made, circuit, [7, 3], 6)
+    assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
+
+
+def test_real_plaintexts_alone_give_the_same_answer() -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(64), halve=False, placement="greedy")
+    assert not any(s.kind in ("conjugate", "times_i") for p in made.programs.values() for s in p.steps)
+    expected = circuit.generate([9], 5)
+    run = generate(made, circuit, [9], 5)
+    assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
+
+
+def test_few_levels_are_enough_with_cuts_inside_polynomials() -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(64, levels=4), contract=False)
+    expected = circuit.generate([9, 8], 4)
+    run = generate(made, circuit, [9, 8], 4)
+    assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
+
+
+def test_logits_of_teacher_forced_windows_agree_as_a_batch() -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(64), programs=("logits",), placement="greedy")
+    tokens = np.random.default_rng(3).integers(0, 64, size=(3, 16))
+    engine = ClearEngine(made.params, request=key_request(made))
+    decode = Decode(made, engine, made.source(circuit))
+    rows = made.packing.pack_residual(circuit.folded.token[tokens])
+    found = []
+    for position in range(tokens.shape[1]):
+        logits = decode.logits([engine.value(rows[:, position])])
+        found.append(made.packing.unpack_vocabulary([v.slots for v in logits]))
+    expected = circuit.run(tokens)
+    assert np.abs(np.stack(found, axis=1) - expected).max() < 1e-8 * np.abs(expected).max()
+
+
+def test_a_one_hot_prompt_and_added_noise_follow_the_circuit() -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(64), programs=("sample", "embed", "prompt"))
+    engine = ClearEngine(made.params, request=key_request(made))
+    decode = Decode(made, engine, made.source(circuit))
+    hot = np.eye(64)[11]
+    x = decode.embed([engine.value(v) for v in made.packing.pack_vocabulary(hot)])
+    assert np.abs(made.packing.unpack_residual(x[0].slots) - circuit.folded.token[11]).max() < 1e-12
+    noise = 0.3 * np.random.default_rng(5).standard_normal(64)
+    row = decode.sample([engine.value(v) for v in made.packing.pack_vocabulary(noise)], x)
+    from heatfhe.circuit import one_hot
+
+    expected = one_hot(circuit, circuit.run([11])[0] + noise)
+    assert np.abs(made.packing.unpack_vocabulary([v.slots for v in row]) - expected).max() < 1e-8
+
+
+def test_the_trace_depends_on_the_position_alone() -> None:
+    first, second = tiny_circuit(seed=0), tiny_circuit(seed=0)
+    made = plan(first, clear_params(64))
+    one = generate(made, first, [1, 2, 3], 4).trace
+    other = generate(made, second, [60, 0, 17], 4).trace
+    assert one == other
+    assert generate(made, first, [1, 2], 5).trace != one  # another split of prompt and answer is another, public, trace
+
+
+def test_the_trace_does_not_depend_on_the_weights() -> None:
+    from dataclasses import replace
+
+    circuit = tiny_circuit()
+    moved = {k: (v if "ln" in k else (v * np.float32(0.97)).astype(v.dtype)) for k, v in circuit.weights.items()}
+    other = replace(circuit, weights=moved)
+    a, b = (plan(c, clear_params(64), placement="greedy") for c in (circuit, other))
+    assert [s for p in a.programs.values() for s in p.steps] == [s for p in b.programs.values() for s in p.steps]
+    assert generate(a, circuit, [1, 2], 3).trace == generate(b, other, [1, 2], 3, strict=False).trace

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of the clear engine for tests, and a whole generation run through a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.circuit import Circuit
+from heatfhe.ckks.params import Params
+from heatfhe.engine import ClearEngine, Decode, key_request
+from heatfhe.planning import Plan
+
+
+def clear_params(slots: int, *, levels: int = 8, window: float = 16.0, pair_levels: int = 0) -> Params:
+    """A set for the clear engine: no claim of security, any slot count."""
+    return Params(
+        name=f"insecure-clear-{slots}-{levels}",
+        engine="clear",
+        ring_dimension=2 * slots,
+        levels=levels,
+        scale_bits=40.0,
+        log_qp=1000.0,
+        noise=1e-6,
+        promised_bits=15.0,
+        window=window,
+        pair_levels=pair_levels,
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a generation gave: near one-hot rows, and the trace of every instruction."""
+
+    one_hots: list[NDArray[np.float64]]
+    trace: list[tuple[Any, ...]]
+
+
+def generate(plan: Plan, circuit: Circuit, prompt: list[int], count: int, **options: Any) -> Run:
+    """Prompt, then free running, on the clear engine with exactly the plan's keys."""
+    engine = ClearEngine(plan.params, request=key_request(plan), **options)
+    trace: list[tuple[Any, ...]] = []
+    decode = Decode(plan, engine, plan.source(circuit), trace=trace.append)
+    rows = [[engine.value(plan.packing.pack_residual(circuit.folded.token[t]))] for t in prompt]
+    for x in rows[:-1]:
+        decode.prompt(x)
+    made = [decode.generate(rows[-1])]
+    made += [decode.generate() for _ in range(count - 1)]
+    return Run([plan.packing.unpack_vocabulary([v.slots for v in row]) for row in made], trace)
