@@ -184,8 +184,9 @@ class _Decoder:
             babies = dict(zip(shared.babies, turned))
 
             def heads(part: str) -> Traced:
-                y = r.sum_over(self.diagonals(babies, products[part]), p.Hp, p.t)
-                return y + Public.named(f"bias:{name}.c_attn/{part}")
+                with r.scope(f"{name}.c_attn", "linear"):
+                    y = r.sum_over(self.diagonals(babies, products[part]), p.Hp, p.t)
+                    return y + Public.named(f"bias:{name}.c_attn/{part}")
 
             with r.group():
                 q = heads("q")

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat plan: bind a circuit to parameters and show what a token costs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from heatfhe.circuit import Circuit
+from heatfhe.cli.console import Console
+from heatfhe.planning import ALGORITHMS, PROGRAMS, Plan, cost_table, cost_tables, plan
+from heatfhe.planning.params import preset, presets
+from heatfhe.planning.plan import default_cost
+from heatfhe.planning.show import bars, levels
+from heatfhe.planning.tally import OperatorTally, key_bytes, path, tally, weight_bytes
+
+HELP = "Pack a circuit, place its bootstraps, and print or write the plan."
+EXAMPLES = (
+    "  heat plan my-circuit --params insecure-openfhe-12 -o my.plan\n"
+    "  heat plan my-circuit --params native-16-r40 --costs cheddar-h200 --compare\n"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("circuit", type=Path, help="circuit directory, from heat export")
+    parser.add_argument("--params", required=True, metavar="NAME", help=f"parameter set: {', '.join(sorted(presets()))}")
+    parser.add_argument("--placement", choices=sorted(ALGORITHMS), default="exact", help="algorithm (default exact)")
+    parser.add_argument("--costs", metavar="TABLE", help=f"cost table: {', '.join(cost_tables())}, or a .json file")
+    parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
+    parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(PROGRAMS)}")
+    parser.add_argument("--cut-polynomials", action="store_true", help="allow bootstraps inside polynomials")
+    parser.add_argument("--compare", action="store_true", help="run every placement and show them side by side")
+    parser.add_argument("-o", "--out", type=Path, metavar="PLAN", help="write the plan to this file")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Plan, print, write."""
+    circuit, params = Circuit.load(args.circuit), preset(args.params)
+    table = cost_table(args.costs or default_cost(params))
+    names = tuple(n.strip() for n in args.programs.split(",") if n.strip())
+    options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names}
+    options["contract"] = not args.cut_polynomials
+    if args.compare:
+        return _compare(args, console, circuit, options)
+    made = plan(circuit, params, placement=args.placement, **options)
+    if args.out is not None:
+        made.save(args.out)
+    found = {name: tally(made, name, table) for name in made.programs}
+    console.print(f"{circuit.name} on {params.name}: {params.levels} levels, {params.slots} slots")
+    console.print(f"security: {params.security_claim}")
+    console.print(f"prices: {table.name} ({table.hardware}; {table.provenance})")
+    for name, rows in found.items():
+        console.heading(f"\n{name}: {len(made.program(name).steps)} steps")
+        console.table(_HEADERS, [_row(t) for t in [*rows.values(), _total(rows)]])
+        console.print("seconds by operator, bootstraps hatched:")
+        for line in bars(rows, table.unit):
+            console.print("  " + line)
+        console.print("levels along the longest path: " + levels(path(made.program(name))))
+    keys = f"{len(made.rotations)} rotations, {len(made.bootstrap_periods)} bootstrap periods"
+    console.print(f"\nkeys: {keys}, about {key_bytes(made) / 2**20:.0f} MiB besides the bootstrap's own")
+    console.print(f"encoded weights of one {names[0]} step: {weight_bytes(made, names[0]) / 2**20:.0f} MiB")
+    console.print("rotations: " + " ".join(str(k) for k in made.rotations))
+    if args.out is not None:
+        console.print(f"wrote {args.out}")
+    console.json(_json(made, found))
+    return 0
+
+
+_HEADERS = (
+    "operator", "full", "sparse", "paired", "levels", "pt", "masks", "ct*ct", "hoisted", "rot", "key switches", "seconds"
+)  # fmt: skip
+
+
+def _row(t: OperatorTally) -> tuple[Any, ...]:
+    counts = (t.full, t.sparse, t.paired, t.levels, t.plain_products, t.masks, t.products, t.hoisted, t.rotations)
+    return (t.operator, *counts, t.key_switches, t.seconds)
+
+
+def _total(rows: dict[str, OperatorTally]) -> OperatorTally:
+    names = [n for n in OperatorTally.__slots__ if n != "operator"]
+    sums: dict[str, Any] = {n: sum(getattr(t, n) for t in rows.values()) for n in names}
+    return OperatorTally(operator="total", **sums)
+
+
+def _compare(args: argparse.Namespace, console: Console, circuit: Circuit, options: dict[str, Any]) -> int:
+    rows, body = [], []
+    params = preset(args.params)
+    for name in ALGORITHMS:
+        began = time.perf_counter()
+        made = plan(circuit, params, placement=name, **options)
+        spent = time.perf_counter() - began
+        for program in made.programs:
+            total = _total(tally(made, program, options["cost"]))
+            boots = total.bootstraps
+            rows.append((name, program, boots, total.paired, total.sparse, total.bootstrap_seconds, total.seconds, spent))
+            body.append({"placement": name, "program": program, **total.as_json(), "planning_seconds": spent})
+    unit = options["cost"].unit
+    headers = ("placement", "program", "bootstraps", "paired", "sparse", f"bootstraps ({unit})", f"all ({unit})", "planned in")
+    console.table(headers, rows)
+    console.json(body)
+    return 0
+
+
+def _json(made: Plan, found: dict[str, dict[str, OperatorTally]]) -> dict[str, Any]:
+    return {
+        "circuit": made.circuit,
+        "plan": made.digest,
+        "params": made.params.as_json(),
+        "security": made.params.security_claim,
+        "rotations": list(made.rotations),
+        "bootstrap_periods": list(made.bootstrap_periods),
+        "key_bytes": key_bytes(made),
+        "weight_bytes": {name: weight_bytes(made, name) for name in made.programs},
+        "programs": {name: [t.as_json() for t in rows.values()] for name, rows in found.items()},
+        "levels": {name: path(made.program(name)) for name in made.programs},
+    }

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan's program does and costs, by operator: bootstraps, products, key switches, levels, predicted seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from heatfhe.planning.cost import CostTable
+from heatfhe.planning.pack import Product
+from heatfhe.planning.plan import Plan
+from heatfhe.planning.program import Program, Step
+
+OPERATORS = ("embedding", "layernorm", "linear", "cache", "attention", "softmax", "gelu", "head", "argmax")
+SPENDING = ("multiply", "multiply_sum", "multiply_plain", "multiply_plain_sum", "linear")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTally:
+    """One operator's share of a program. Key switches are rotations, conjugations and relinearisations."""
+
+    operator: str
+    full: int
+    sparse: int
+    paired: int
+    plain_products: int
+    masks: int
+    products: int
+    relinearisations: int
+    hoisted: int
+    rotations: int
+    conjugations: int
+    levels: int
+    seconds: float
+    bootstrap_seconds: float
+
+    @property
+    def bootstraps(self) -> int:
+        """All bootstraps, a paired one counted once."""
+        return self.full + self.sparse
+
+    @property
+    def key_switches(self) -> int:
+        """Rotations, conjugations and relinearisations."""
+        return self.hoisted + self.rotations + self.conjugations + self.relinearisations
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def step_work(step: Step, products: dict[str, Product]) -> Counter[str]:
+    """Engine instructions of one step, in the words of cost tables."""
+    kind, one = step.kind, Counter[str]()
+    if kind in ("add", "sub", "negate", "add_plain", "times", "times_i"):
+        one["add"] = 1
+    elif kind == "multiply":
+        one["multiply"] = 1
+    elif kind == "multiply_sum":
+        pairs = len(step.args) // 2
+        one.update({"tensor": pairs, "add": pairs - 1, "relinearise": 1, "rescale": 1})
+    elif kind in ("multiply_plain", "multiply_plain_sum"):
+        one.update({"multiply_plain": len(step.args), "add": len(step.args) - 1, "rescale": 1})
+    elif kind == "linear":
+        p = products[step.product]
+        moved = sum(1 for b in p.babies if b)
+        one.update({"multiply_plain": p.plaintexts, "add": p.plaintexts - 1, "rescale": 1, "hoist": int(moved > 0)})
+        one.update({"rotate_hoisted": moved, "rotate": sum(1 for g in p.giants if g)})
+    elif kind == "rotate_many":
+        one.update({"hoist": 1, "rotate_hoisted": len(step.by)})
+    elif kind in ("rotate", "conjugate"):
+        one[kind] = 1
+    return one
+
+
+def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]:
+    """Counts and prices of a program by operator, in the order of a token."""
+    chosen, products = plan.program(program), dict(plan.products)
+    slots = plan.params.slots
+    out = {}
+    for operator in [o for o in OPERATORS if any(s.operator == o for s in chosen.steps)]:
+        steps = [s for s in chosen.steps if s.operator == operator]
+        work: Counter[str] = Counter()
+        seconds = refreshed = 0.0
+        for s in steps:
+            one = step_work(s, products)
+            work.update(one)
+            if s.kind.startswith("bootstrap"):
+                refreshed += cost.refresh(s.period, slots)
+            else:
+                spent = 1 if s.kind in SPENDING else 0
+                seconds += cost.price({k: v for k, v in one.items() if v}, s.level + spent)
+        boots = [s for s in steps if s.kind.startswith("bootstrap")]
+        mapped = sum(products[s.product].plaintexts for s in steps if s.kind == "linear")
+        mapped += sum(len(s.plains) for s in steps if any("map:" in p for p in s.plains))
+        out[operator] = OperatorTally(
+            operator=operator,
+            full=sum(1 for s in boots if s.period >= plan.packing.n),
+            sparse=sum(1 for s in boots if s.period < plan.packing.n),
+            paired=sum(1 for s in boots if s.kind == "bootstrap_pair"),
+            plain_products=mapped,
+            masks=work["multiply_plain"] - mapped,
+            products=work["multiply"] + work["tensor"],
+            relinearisations=work["multiply"] + work["relinearise"],
+            hoisted=work["rotate_hoisted"],
+            rotations=work["rotate"],
+            conjugations=work["conjugate"] + sum(1 for s in boots if s.kind == "bootstrap_pair"),
+            levels=depth(chosen, operator),
+            seconds=seconds + refreshed,
+            bootstrap_seconds=refreshed,
+        )
+    return out
+
+
+def depth(program: Program, operator: str) -> int:
+    """Levels an operator spends on the longest path through the program."""
+    spent: dict[int, tuple[int, int]] = {}  # value -> (levels on its longest path, of which this operator's)
+    longest = (0, 0)
+    for s in program.steps:
+        arrived = max((spent.get(a, (0, 0)) for a in s.args), default=(0, 0))
+        one = 1 if s.kind in SPENDING else 0
+        now = (arrived[0] + one, arrived[1] + (one if s.operator == operator else 0))
+        spent.update({r: now for r in s.results})
+        longest = max(longest, now)
+    return longest[1]
+
+
+def path(program: Program) -> list[tuple[str, int]]:
+    """The level after every bootstrap and every product on the longest path: place and level, in order."""
+    made: dict[int, int] = {}
+    spent: dict[int, int] = {}
+    for i, s in enumerate(program.steps):
+        for r in s.results:
+            made[r] = i
+            spent[r] = max((spent.get(a, 0) for a in s.args), default=0) + (1 if s.kind in SPENDING else 0)
+    if not spent:
+        return []
+    value = max(spent, key=lambda v: (spent[v], v))
+    out: list[tuple[str, int]] = []
+    while value in made:
+        s = program.steps[made[value]]
+        if s.kind in SPENDING or s.kind.startswith("bootstrap"):
+            out.append((s.name, s.level))
+        inside = [a for a in s.args if a in made]
+        if not inside:
+            break
+        if s.kind == "bootstrap_pair":
+            inside = [s.args[s.results.index(value)]]
+            if inside[0] not in made:
+                break
+        value = max(inside, key=lambda v: (spent[v], v))
+    return out[::-1]
+
+
+def key_bytes(plan: Plan) -> int:
+    """Bytes of the evaluation keys: two polynomials of log2 QP bits per digit; digits of the special modulus' size."""
+    params = plan.params
+    literal = dict(params.literal)
+    special = float(literal.get("special_bits", params.log_qp / 4))
+    digits = max(1, -int(-(params.log_qp - special) // special))
+    keys = 1 + len(plan.rotations) + int(plan.conjugation)
+    return int(keys * digits * 2 * params.ring_dimension * params.log_qp / 8)
+
+
+def weight_bytes(plan: Plan, program: str) -> int:
+    """Bytes of all encoded plaintexts of linear maps, each at the level of its use."""
+    params, total = plan.params, 0.0
+    for s in plan.program(program).steps:
+        count = plan.products[s.product].plaintexts if s.kind == "linear" else sum("map:" in p for p in s.plains)
+        total += count * params.ring_dimension * (s.level + 2) * params.scale_bits / 8
+    return int(total)
