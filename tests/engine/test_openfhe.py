@@ -21,6 +21,7 @@ from heatfhe.engine.openfhe_context import load_openfhe
 from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.engine.openfhe_wire import CIPHERTEXT, Header, seal
 from heatfhe.errors import ConfigError, EngineError, FileFormatError, HeatError, MissingKeyError, WireError
+from heatfhe.wire import looks_secret
 from tests.engine.conformance import EngineConformance, Pair, bits
 
 try:
@@ -212,6 +213,8 @@ def test_a_saved_keyring_decrypts_what_the_first_encrypted(made: Made, tmp_path:
     made.pair.ring.save(tmp_path / "ring")
     for name in (SECRET_FILE, PUBLIC_FILE):
         assert stat.S_IMODE((tmp_path / "ring" / name).stat().st_mode) == 0o600
+    assert looks_secret((tmp_path / "ring" / SECRET_FILE).read_bytes())
+    assert not any(looks_secret(key) for key in made.keys.values())
     again = OpenFHEKeyring(LEVELLED, tmp_path / "ring")
     assert bits(again.decrypt(blob), x) > 40
     assert bits(made.pair.ring.decrypt(again.encrypt(x, level=0)), x) > 40

@@ -23,6 +23,7 @@ from heatfhe.errors import ConfigError, DecryptError, EngineError, FileFormatErr
 from heatfhe.files import atomic_write
 
 PIECE_BYTES = 64 << 20
+SECRET_MARK = b"HEATFHE-SECRET\n"  # servers and clients refuse to move anything that starts with it
 SECRET_FILE, PUBLIC_FILE = "openfhe-secret.key", "openfhe-public.key"
 
 
@@ -116,11 +117,11 @@ class OpenFHEKeyring:
         """Write the secret and the public key, files of mode 0600."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         o = self._context.openfhe
-        for name, key in ((SECRET_FILE, self._secret), (PUBLIC_FILE, self._public)):
+        for name, mark, key in ((SECRET_FILE, SECRET_MARK, self._secret), (PUBLIC_FILE, b"", self._public)):
             _, blob = self._sealed(name, o.Serialize(key, o.BINARY))
             with atomic_write(folder / name) as f:
                 os.fchmod(f.fileno(), 0o600)
-                f.write(blob)
+                f.write(mark + blob)
 
     def _sealed(self, name: str, body: bytes) -> tuple[str, bytes]:
         header = Header(magic=KEY, level=0, params_digest=self._request.params.digest, tag=self._tag, name=name)
@@ -129,7 +130,8 @@ class OpenFHEKeyring:
     def _read(self, path: Path, parser: str) -> Any:
         """A key file written by save."""
         try:
-            _, body = unseal(path.read_bytes(), KEY, self._request.params.digest, name=path.name)
+            blob = path.read_bytes().removeprefix(SECRET_MARK)
+            _, body = unseal(blob, KEY, self._request.params.digest, name=path.name)
         except FileNotFoundError as err:
             raise FileFormatError(f"{path}: no such key file; make a keyring and save it there first") from err
         except WireError as err:
