@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter sets of the native engine, by name, and the way from Params to the chain they stand for.
 
-| set | levels left | scale | log2 QP | bits kept | security |
-| native-16-r40 | 13 | 40 | 1746.8 | 22 | 128 bits, classical |
-| native-16-r35 | 16 | 35 | 1738.1 | 18 | 128 bits, classical |
-| insecure-native-11, -12, -13 | 9 | 35 | 1288 | 18 | none: tests, demo |
-| insecure-native-tiny | 3 | 35 | 1014 | 18 | none: unit tests |
+| set | levels left | scale | log2 QP | bits of a random, of any message | security |
+| native-16-r40 | 13 | 40 | 1745.8 | 21, 15 | 128 bits, classical |
+| native-16-r35 | 16 | 35 | 1738.1 | 17, 15 | 128 bits, classical |
+| insecure-native-11, -12, -13 | 9 | 35 | 1288 | 24, 18 | none: tests, demo |
+| insecure-native-tiny | 3 | 35 | 1016 | 24, 18 | none: unit tests |
 
 Failure of a bootstrap (|I| > 15 for a secret of weight 32): 2^-105 at N = 2^16, less below.
 """
@@ -143,11 +143,11 @@ def _toy(name: str, ring_dimension: int, levels: int, special: int, noise: float
 
 def _r40() -> Params:
     spec = ChainSpec(
-        ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=58, eval_gain=1,
-        raise_bits=(60, 60), spare_pairs=2,
+        ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=58, eval_gain=2,
+        raise_bits=(59, 59), spare_pairs=2,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=7.0)
-    return make_params("native-16-r40", spec, bootstrap, noise=1.5e-7, promised_bits=19.0, window=16.0)
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=9.0)
+    return make_params("native-16-r40", spec, bootstrap, noise=4e-7, promised_bits=15.0, window=16.0)
 
 
 def _r35() -> Params:
@@ -155,8 +155,8 @@ def _r35() -> Params:
         ring_dimension=1 << 16, scale_bits=35, levels=19, special=12, eval_levels=8, eval_bits=54, eval_gain=3,
         raise_bits=(58, 58), spare_pairs=2,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=6.0)
-    return make_params("native-16-r35", spec, bootstrap, noise=1.5e-6, promised_bits=16.0, window=16.0)
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=9.0)
+    return make_params("native-16-r35", spec, bootstrap, noise=4.5e-6, promised_bits=15.0, window=16.0)
 
 
 @lru_cache(maxsize=1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,22 +25,16 @@ def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float) 
     ]
     if period < slots:
         matrices[-1] = {k: np.concatenate([d, -1j * d]) for k, d in matrices[-1].items()}
-    return [_steps(m, period, slots) for m in matrices]
-
-
-def _steps(matrix: Matrix, period: int, slots: int) -> Steps:
-    return steps(matrix, period, slots)
+    return [steps(m, period, slots) for m in matrices]
 
 
 def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:
-    """Encode from the top level down; scales lead from q0 to EvalMod's scale in equal ratios."""
+    """Encode from the top level down, every matrix at the same scale: the coarsest would set the precision of all."""
     chain = ring.chain
-    gain = (2.0**chain.eval_bits / chain.base_modulus) ** (1 / len(parts))
-    out = []
-    for i, part in enumerate(parts):
-        level = chain.top - i
-        out.append(encode_map(ring, part.makers(), level, float(ring.ratio(level, level - 1)) * gain))
-    return out
+    levels = [chain.top - i for i in range(len(parts))]
+    ratios = [float(ring.ratio(level, level - 1)) for level in levels]
+    scale = math.exp(math.fsum([math.log(r) for r in ratios] + [math.log(2.0**chain.eval_bits / chain.base_modulus)]) / len(parts))
+    return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]
 
 
 def coeffs_to_slots(evaluator: Evaluator, a: Ciphertext, maps: Sequence[EncodedMap], *, full: bool) -> list[Ciphertext]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,15 +25,14 @@ def slots_to_coeffs_steps(slots: int, period: int, count: int, ratio: float) -> 
 
 
 def encode_slots_to_coeffs(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:
-    """Encode from the top normal level down; scales lead from EvalMod's end to the canonical one in equal ratios."""
+    """Encode from the top normal level down, every matrix at the same scale, ending at the canonical one."""
     chain = ring.chain
     top = chain.normal_levels
-    gain = (ring.scales[top - len(parts)] / chain.eval_scales()[top]) ** (1 / len(parts))
-    out = []
-    for i, part in enumerate(parts):
-        level = top - i
-        out.append(encode_map(ring, part.makers(), level, float(ring.ratio(level, level - 1)) * gain))
-    return out
+    levels = [top - i for i in range(len(parts))]
+    ratios = [float(ring.ratio(level, level - 1)) for level in levels]
+    gain = ring.scales[top - len(parts)] / chain.eval_scales()[top]
+    scale = math.exp(math.fsum([math.log(r) for r in ratios] + [math.log(gain)]) / len(parts))
+    return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]
 
 
 def slots_to_coeffs(evaluator: Evaluator, halves: Sequence[Ciphertext], maps: Sequence[EncodedMap], period: int) -> Ciphertext:
