@@ -87,6 +87,10 @@ class Assembler:
             return self.dropped[node, level]
         if (value, level) not in self.viewed:
             op = r.ops[r.made_by[value]]
+            higher = [have for view, have in self.viewed if view == value and have > level]
+            if higher and op.kind != "select":  # rotated already, for a reader at a higher level
+                self.viewed[value, level] = self._drop(self.viewed[value, min(higher)], level, op.operator, op.name)
+                return self.viewed[value, level]
             made = self._write(op, [self._at(a, level) for a in op.args], level)
             for result, numbers in zip(op.results, made):
                 self.viewed[result, level] = numbers

@@ -37,10 +37,10 @@ def show(plan: Plan, cost: CostTable | None = None) -> str:
 
 def rows(found: dict[str, OperatorTally]) -> list[str]:
     """One line of counts per operator."""
-    out = ["operator    full sparse paired    pt masks ct*ct relin hoisted   rot conj levels"]
+    out = ["operator    full sparse paired    pt masks scalars ct*ct relin hoisted   rot conj levels"]
     for t in found.values():
         out.append(
-            f"{t.operator:<11s}{t.full:5d}{t.sparse:7d}{t.paired:7d}{t.plain_products:6d}{t.masks:6d}{t.products:6d}"
+            f"{t.operator:<11s}{t.full:5d}{t.sparse:7d}{t.paired:7d}{t.plain_products:6d}{t.masks:6d}{t.scalars:8d}{t.products:6d}"
             f"{t.relinearisations:6d}{t.hoisted:8d}{t.rotations:6d}{t.conjugations:5d}{t.levels:7d}"
         )
     return out

@@ -18,7 +18,11 @@ SPENDING = ("multiply", "multiply_sum", "multiply_plain", "multiply_plain_sum", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTally:
-    """One operator's share of a program. Key switches are rotations, conjugations and relinearisations."""
+    """One operator's share of a program.
+
+    ``plain_products`` are those of linear maps, ``masks`` those with other vectors, ``scalars`` those with one number.
+    Conjugations inside paired bootstraps belong to the bootstrap and are not counted.
+    """
 
     operator: str
     full: int
@@ -26,6 +30,7 @@ class OperatorTally:
     paired: int
     plain_products: int
     masks: int
+    scalars: int
     products: int
     relinearisations: int
     hoisted: int
@@ -94,23 +99,30 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
         boots = [s for s in steps if s.kind.startswith("bootstrap")]
         mapped = sum(products[s.product].plaintexts for s in steps if s.kind == "linear")
         mapped += sum(len(s.plains) for s in steps if any("map:" in p for p in s.plains))
+        scalars = sum(1 for s in steps if s.kind in SPENDING for p in s.plains if _is_number(p))
         out[operator] = OperatorTally(
             operator=operator,
             full=sum(1 for s in boots if s.period >= plan.packing.n),
             sparse=sum(1 for s in boots if s.period < plan.packing.n),
             paired=sum(1 for s in boots if s.kind == "bootstrap_pair"),
             plain_products=mapped,
-            masks=work["multiply_plain"] - mapped,
+            masks=work["multiply_plain"] - mapped - scalars,
+            scalars=scalars,
             products=work["multiply"] + work["tensor"],
             relinearisations=work["multiply"] + work["relinearise"],
             hoisted=work["rotate_hoisted"],
             rotations=work["rotate"],
-            conjugations=work["conjugate"] + sum(1 for s in boots if s.kind == "bootstrap_pair"),
+            conjugations=work["conjugate"],
             levels=depth(chosen, operator),
             seconds=seconds + refreshed,
             bootstrap_seconds=refreshed,
         )
     return out
+
+
+def _is_number(key: str) -> bool:
+    """Whether a plaintext is the same in every slot."""
+    return all(name.partition("^")[0] == "rows" for name in key.split("*")[1:])
 
 
 def depth(program: Program, operator: str) -> int:

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording: tracers run the same approximations, refuse to be looked at, and become nodes with the right costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from heatfhe.approx import Depth, ReciprocalFit, evaluate, fit_inverse_sqrt, inverse_sqrt, reciprocal
+from heatfhe.errors import ConfigError, ObliviousError
+from heatfhe.planning.public import Public
+from heatfhe.planning.recorder import Recorder, Traced
+from heatfhe.planning.recording import Recording, finish
+
+FIT = fit_inverse_sqrt(0.1, 10.0)
+
+
+def spent(recording: Recording) -> int:
+    """Levels from the only input to the only output."""
+    levels = 100
+    graph = recording.graph(levels=levels, fixed={}, required={})
+    have: list[int] = []
+    for node in graph.nodes:
+        have.append(levels if not node.inputs else min(have[u] - c for u, c in zip(node.inputs, node.costs)))
+    return levels - have[recording.home[next(iter(recording.outputs.values()))]]
+
+
+def recorder() -> tuple[Recorder, Traced]:
+    r = Recorder(slots=64, rows=16)
+    x = r.input("x", period=1, bound=1.0)
+    return r, x
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (3, 2), (5, 1)])
+def test_recorded_depth_is_the_approximations_own(counts: tuple[int, int]) -> None:
+    r, x = recorder()
+    r.output("y", inverse_sqrt(r.domain(x, 0.1, 10.0), FIT, *counts, gain=2.0))
+    assert spent(finish(r)) == inverse_sqrt(Depth(), FIT, *counts, gain=2.0).spent
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 7, 8, 15, 27, 31, 59])
+@pytest.mark.parametrize("contract", [True, False])
+def test_a_polynomial_is_one_node_unless_cuts_are_wanted(degree: int, contract: bool) -> None:
+    r = Recorder(slots=64, rows=16, contract=contract)
+    x = r.domain(r.input("x", period=8, bound=1.0), -1.0, 1.0)
+    c = list(np.random.default_rng(degree).standard_normal(degree + 1))
+    r.output("y", evaluate(c, x))
+    found = finish(r)
+    assert spent(found) == evaluate(c, Depth()).spent == degree.bit_length()
+    assert len(found.groups) == 2 if contract else len(found.groups) >= 2
+
+
+def test_sampled_magnitudes_bound_what_a_solver_holds() -> None:
+    fit = ReciprocalFit(lo=0.5, hi=8.0)
+    r, x = recorder()
+    y = reciprocal(r.domain(x, 0.5, 8.0), fit, 4, gain=3.0)
+    r.output("y", y)
+    found = finish(r)
+    exact = np.abs(reciprocal(np.linspace(0.5, 8.0, 10001), fit, 4, gain=3.0)).max()
+    bound, power = found.bound(y.id)
+    assert exact <= bound <= 1.05 * exact and power == 0.0
+
+
+def test_bounds_follow_the_row_length() -> None:
+    r, x = recorder()
+    rows = Public.named("rows")
+    y = r.domain(x, 1.0, 2.0, rows=1.0) * (1.0 / rows)
+    z = x * rows
+    r.output("y", y)
+    r.output("z", z)
+    found = finish(r)
+    assert found.bound(x.id)[1] == 1.0 and found.bound(y.id)[1] == 0.0 and found.bound(z.id)[1] == 2.0
+
+
+def test_free_operations_on_shared_values_are_views_and_others_join_their_node() -> None:
+    r, x = recorder()
+    d = x * x
+    f = 2.0 - d  # a view: d is read below as well
+    r.output("n", f * d)
+    found = finish(r)
+    assert len(found.groups) == 3 and found.home[f.id] == found.home[d.id]
+    r, x = recorder()
+    r.output("y", (x * x + 1.0) * 0.3)  # the constant joins the product's node
+    assert len(finish(r).groups) == 3
+
+
+def test_sums_join_operands_nobody_else_reads() -> None:
+    r, x = recorder()
+    r.output("y", x * 0.5 + (x * x) * 0.25)
+    graph = finish(r).graph(levels=8, fixed={}, required={})
+    assert [n.costs for n in graph.nodes] == [(), (1,), (1, 1)]
+
+
+def test_unused_operations_are_dropped_and_sums_of_products_fused() -> None:
+    r, x = recorder()
+    _ = x * x
+    with r.group():
+        y = x * 0.5 + x.rotate(1) * 0.25 + x.rotate(2) * 0.125
+    r.output("y", y)
+    found = finish(r)
+    assert [op.kind for op in found.ops] == ["input", "rotate", "rotate", "multiply_plain_sum"]
+
+
+def test_a_group_hands_on_one_value() -> None:
+    r, x = recorder()
+    with r.group():
+        y = x * x
+        z = y * y
+    r.output("w", y * z)
+    with pytest.raises(ConfigError, match="more than one value"):
+        finish(r)
+
+
+def test_tracers_refuse_to_be_looked_at() -> None:
+    _, x = recorder()
+    for look in (bool, float, int, len, abs, list, np.asarray):
+        with pytest.raises(ObliviousError):
+            look(x)
+    with pytest.raises(ObliviousError):
+        _ = x > 0
+    with pytest.raises(ObliviousError):
+        _ = x / 2
+
+
+def test_publics_fold_and_read_back() -> None:
+    rows, mask = Public.named("rows"), Public.named("causal")
+    p = 3.0 * (1.0 / rows) * mask * 0.5
+    assert Public.parse(p.key) == p
+    assert (rows * (1.0 / rows)) == Public(1.0, ())
+    assert np.array_equal(p.value({"rows": 4.0, "causal": np.array([0.0, 1.0])}.__getitem__), np.array([0.0, 0.375]))
+    root = (rows * 4.0).power(-0.5)
+    assert Public.parse(root.key) == root and root.value(lambda _: 9.0) == pytest.approx(1 / 6)
+    with pytest.raises(ConfigError, match="not a plaintext"):
+        Public.parse("mask*2")
+
+
+def test_operands_of_different_sizes_are_refused() -> None:
+    r = Recorder(slots=64, rows=16)
+    a, b = (r.input(n, period=1, bound=1.0, parts=k) for n, k in (("a", 2), ("b", 3)))
+    with pytest.raises(ConfigError, match="do not meet"):
+        _ = a + b
