@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clear engine: the meaning of every instruction, and everything it refuses."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heatfhe.client.keyring_clear import ClearKeyring
+from heatfhe.engine import BootstrapNoise, ClearEngine, KeyRequest, LinearMap, MemoryKeys, Vector, load_engine
+from heatfhe.engine.clear import MAGIC, ClearValue
+from heatfhe.errors import (
+    ConfigError,
+    EngineError,
+    FileFormatError,
+    MissingExtraError,
+    MissingKeyError,
+    OutOfLevelsError,
+    WireError,
+)
+from tests.planning.clear_run import clear_params
+
+PARAMS = clear_params(16, levels=5)
+N = PARAMS.slots
+
+
+def engine(**options: object) -> ClearEngine:
+    return ClearEngine(PARAMS, **options)  # type: ignore[arg-type]
+
+
+def row(seed: int, batch: tuple[int, ...] = ()) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((*batch, N))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-40, 40), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_instructions_mean_what_they_say(seed: int, by: int, batched: bool) -> None:
+    e = engine()
+    x, y = row(seed, (3,) if batched else ()), row(seed + 1)
+    a, b = e.value(x), e.value(y)
+    assert np.array_equal(e.add(a, b).slots, x + y) and np.array_equal(e.sub(a, b).slots, x - y)
+    assert np.array_equal(e.negate(a).slots, -x) and np.array_equal(e.times(a, 3).slots, 3 * x)
+    turned = e.rotate(a, by).slots
+    assert all(np.array_equal(turned[..., s], x[..., (s + by) % N]) for s in range(N))
+    assert np.array_equal(e.times_i(a).slots, 1j * x) and np.array_equal(e.conjugate(e.times_i(a)).slots, -1j * x)
+    product = e.multiply(a, b)
+    assert np.array_equal(product.slots, x * y) and product.level == PARAMS.levels - 1
+    both = e.multiply_sum([(a, b), (b, b)])
+    assert np.allclose(both.slots, x * y + y * y) and both.level == PARAMS.levels - 1
+    vector = Vector("v", lambda: np.arange(N))
+    plain = e.multiply_plain_sum([(a, vector), (b, 0.5)])
+    assert np.allclose(plain.slots, x * np.arange(N) + 0.5 * y) and plain.level == PARAMS.levels - 1
+    assert np.allclose(e.add_plain(a, vector).slots, x + np.arange(N))
+
+
+def test_a_linear_map_is_baby_and_giant_steps() -> None:
+    e, x = engine(), row(1)
+    parts = {(g, b): row(10 + 3 * g + b) for g in (0, 4) for b in (0, 1, 2)}
+    giants = {g: {b: Vector(f"{g},{b}", lambda g=g, b=b: parts[g, b]) for b in (0, 1, 2)} for g in (0, 4)}
+    m = LinearMap("m", giants)
+    inner = {g: sum(parts[g, b] * np.roll(x, -b) for b in (0, 1, 2)) for g in (0, 4)}
+    found = e.linear(e.value(x), m)
+    assert np.allclose(found.slots, inner[0] + np.roll(inner[4], -4)) and found.level == PARAMS.levels - 1
+
+
+def test_levels_are_spent_and_enforced() -> None:
+    e = engine()
+    a = e.value(row(0), 1)
+    low = e.multiply(a, a)
+    for spend in (lambda: e.multiply(low, low), lambda: e.multiply_plain(low, 0.5), lambda: e.multiply_sum([(low, low)])):
+        with pytest.raises(OutOfLevelsError, match="needs 1 level, has 0"):
+            spend()
+    with pytest.raises(EngineError, match=r"operands at levels \[0, 1\]"):
+        e.add(a, low)
+    with pytest.raises(OutOfLevelsError, match="cannot be dropped"):
+        e.drop(low, 1)
+    assert e.level(e.drop(a, 0)) == 0
+    with pytest.raises(EngineError, match="outside 0..5"):
+        e.value(row(0), 6)
+    with pytest.raises(EngineError, match="16 slots"):
+        e.value(np.zeros(8))
+
+
+def test_a_bootstrap_refuses_what_a_real_one_would_destroy() -> None:
+    e = engine()
+    x = np.tile(row(3)[:4], 4)
+    fresh = e.bootstrap(e.value(x, 0), period=4, bound=4.0)
+    assert fresh.level == PARAMS.levels and np.array_equal(fresh.slots, x)
+    with pytest.raises(EngineError, match="up to 0.1 met"):
+        e.bootstrap(e.value(x, 0), period=4, bound=0.1)
+    with pytest.raises(EngineError, match="does not repeat with period 2"):
+        e.bootstrap(e.value(x, 0), period=2, bound=4.0)
+    with pytest.raises(EngineError, match="not real"):
+        e.bootstrap(e.times_i(e.value(x, 0)), period=4, bound=4.0)
+    with pytest.raises(EngineError, match="outside the bootstrap's window 16"):
+        e.bootstrap(e.value(x, 0), period=4, bound=17.0)
+    with pytest.raises(EngineError, match="divides the slots"):
+        e.bootstrap(e.value(x, 0), period=3, bound=4.0)
+    loose = ClearEngine(PARAMS, strict=False)
+    assert loose.bootstrap(loose.value(x, 0), period=4, bound=0.1).level == PARAMS.levels
+
+
+def test_pairs_lose_the_levels_the_parameters_say() -> None:
+    params = clear_params(16, levels=5, pair_levels=2)
+    e = ClearEngine(params)
+    a, b = e.bootstrap_pair(e.value(row(1), 0), e.value(row(2), 1), period=16, bound=5.0)
+    assert (a.level, b.level) == (3, 3) and np.array_equal(b.slots, row(2))
+
+
+def test_noise_has_the_stated_size_and_keeps_the_period() -> None:
+    noise = BootstrapNoise(sigma=1e-3)
+    e = ClearEngine(clear_params(1 << 14), noise=noise, rng=np.random.default_rng(0))
+    x = np.zeros(1 << 14)
+    added = e.bootstrap(e.value(x, 0), period=1 << 14, bound=2.0).slots
+    assert added.std() == pytest.approx(2e-3, rel=0.05)
+    added = e.bootstrap(e.value(x, 0), period=8, bound=2.0).slots
+    assert np.array_equal(added, np.tile(added[:8], 1 << 11)) and added.any()
+    assert BootstrapNoise(sigma=1e-6, floor=1e-4).deviation(2.0) == 2e-4
+    assert BootstrapNoise(table={1.0: 1e-5, 3.0: 3e-5}).deviation(2.0) == pytest.approx(2e-5)
+    with pytest.raises(ConfigError, match="needs a generator"):
+        ClearEngine(PARAMS, noise=noise)
+    with pytest.raises(ConfigError, match="cannot be negative"):
+        BootstrapNoise(sigma=-1.0)
+
+
+def test_only_requested_keys_may_be_used() -> None:
+    request = KeyRequest(params=PARAMS, rotations=(1, 4), conjugation=False)
+    e = load_engine("clear")(request, MemoryKeys())
+    a = e.value(row(0))
+    e.rotate(a, 1)
+    e.rotate(a, 0)
+    with pytest.raises(MissingKeyError, match="rotation by 2"):
+        e.rotate_many(a, [1, 2])
+    with pytest.raises(MissingKeyError, match="conjugation"):
+        e.conjugate(a)
+    with pytest.raises(MissingKeyError, match="rotation by 3"):
+        e.linear(a, LinearMap("m", {0: {3: Vector("v", lambda: np.ones(N))}}))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 5), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_values_travel_unchanged(seed: int, level: int, complex_: bool) -> None:
+    e, x = engine(), row(seed, (2,))
+    a = e.value(x * 1j if complex_ else x, level)
+    back = e.parse(e.dump(a))
+    assert np.array_equal(back.slots, a.slots) and back.level == level
+
+
+def test_hostile_bytes_are_refused() -> None:
+    e = engine()
+    good = e.dump(e.value(row(0)))
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    bad = [
+        b"", b"x" * 100, good[:-5], good[:20], MAGIC + b"\xff\xff" + good[len(MAGIC) + 2 :],
+        MAGIC + b"\x01\x00" + buffer.getvalue(), e.dump(ClearValue(np.full(N, np.nan), 1)),
+        e.dump(ClearValue(np.zeros(4), 1)),
+    ]  # fmt: skip
+    for blob in bad:
+        with pytest.raises(WireError):
+            e.parse(blob)
+
+
+def test_the_clear_keyring_rehearses_a_real_one(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    request = KeyRequest(params=PARAMS, rotations=(1, 3))
+    ring = ClearKeyring(request)
+    x = row(5)
+    assert np.array_equal(ring.decrypt(ring.encrypt(x, level=3)), x)
+    assert [name for name, _ in ring.evaluation_keys()] == ["relinearisation", "conjugation", "rotation-1", "rotation-3"]
+    ring.save(tmp_path / "ring")
+    assert ClearKeyring(request, tmp_path / "ring").request == request
+    with pytest.raises(FileFormatError, match="other parameters"):
+        ClearKeyring(KeyRequest(params=clear_params(32), rotations=()), tmp_path / "ring")
+
+
+def test_engines_are_found_by_name() -> None:
+    with pytest.raises(ConfigError, match="unknown engine 'abacus'"):
+        load_engine("abacus")
+    try:
+        assert load_engine("openfhe") is not None
+    except MissingExtraError as err:
+        assert "pip install 'heatfhe[openfhe]'" in str(err)

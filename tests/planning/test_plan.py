@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: pure data that round-trips, refuses what cannot work, and reads the same in every release (golden text)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from heatfhe.circuit import Circuit
+from heatfhe.engine import CountingEngine, Decode, key_request
+from heatfhe.errors import ConfigError, FileFormatError, PlanError
+from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, Step, cost_table, plan
+from heatfhe.planning.show import bars, show
+from heatfhe.planning.tally import key_bytes, path, tally, weight_bytes
+from tests.planning.clear_run import clear_params
+from tests.tiny import tiny_circuit
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+@pytest.fixture(scope="module")
+def circuit() -> Circuit:
+    return tiny_circuit()
+
+
+@pytest.fixture(scope="module")
+def made(circuit: Circuit) -> Plan:
+    return plan(circuit, clear_params(64))
+
+
+def test_a_plan_round_trips_and_keeps_its_digest(made: Plan, tmp_path: Path) -> None:
+    made.save(tmp_path / "a.plan")
+    back = Plan.load(tmp_path / "a.plan")
+    assert back == made and back.digest == made.digest
+    assert (tmp_path / "a.plan").stat().st_size < 1 << 20  # nothing model-sized is stored
+
+
+def test_planning_is_deterministic(circuit: Circuit, made: Plan) -> None:
+    assert plan(circuit, clear_params(64)).digest == made.digest
+
+
+def test_altered_and_foreign_files_are_refused(made: Plan, tmp_path: Path) -> None:
+    made.save(tmp_path / "a.plan")
+    raw = json.loads((tmp_path / "a.plan").read_text())
+    raw["body"]["context"] = 15
+    (tmp_path / "b.plan").write_text(json.dumps(raw))
+    with pytest.raises(FileFormatError, match="altered"):
+        Plan.load(tmp_path / "b.plan")
+    (tmp_path / "c.plan").write_text("{}")
+    with pytest.raises(FileFormatError, match="expected a heatfhe-plan"):
+        Plan.load(tmp_path / "c.plan")
+
+
+def test_a_plan_serves_its_own_circuit_only(made: Plan) -> None:
+    with pytest.raises(PlanError, match="another circuit"):
+        made.source(tiny_circuit(seed=1))
+
+
+def test_every_rotation_a_run_asks_for_is_listed_and_every_listed_one_is_used(circuit: Circuit, made: Plan) -> None:
+    engine = CountingEngine(made.params, request=key_request(made))
+    decode = Decode(made, engine, made.source(circuit))
+    for _ in range(made.context - 1):
+        decode.prompt([engine.value()])
+    decode.generate([engine.value()])
+    assert engine.used - {0} == set(made.rotations)
+
+
+def test_steps_counted_are_steps_run(circuit: Circuit, made: Plan) -> None:
+    engine = CountingEngine(made.params)
+    decode = Decode(made, engine, made.source(circuit))
+    decode.prompt([engine.value()])
+    engine.counts.clear()
+    decode.generate([engine.value()])
+    found = tally(made, "generate", cost_table("unit"))
+    assert engine.counts["bootstrap"] + engine.counts["bootstrap_pair"] == sum(t.bootstraps for t in found.values())
+    assert engine.counts["bootstrap_pair"] == sum(t.paired for t in found.values())
+    assert engine.counts["rotate_hoisted"] == sum(t.hoisted for t in found.values())
+    assert engine.counts["rotate"] == sum(t.rotations for t in found.values())
+    assert engine.counts["multiply"] == sum(t.products for t in found.values())
+    assert engine.counts["relinearise"] == sum(t.relinearisations for t in found.values())
+    plains = sum(t.plain_products + t.masks + t.scalars for t in found.values())
+    assert engine.counts["multiply_plain"] == plains
+    assert sum(t.seconds for t in found.values()) == pytest.approx(sum(t.bootstraps for t in found.values()))
+
+
+def test_the_cache_keeps_one_level_over_all_programs(circuit: Circuit) -> None:
+    made = plan(circuit, clear_params(64), programs=("generate", "prompt", "logits", "sample"))
+    for program in made.programs.values():
+        for name, (count, level) in made.cache.items():
+            for port in (program.inputs[name], program.outputs[name]):
+                assert (len(port.values), port.level) == (count, level)
+    assert made.program("generate").outputs["next"].level == made.params.levels
+
+
+def test_the_prompt_does_no_more_than_fill_the_cache(made: Plan) -> None:
+    prompt, generate = made.program("prompt"), made.program("generate")
+    assert not {"head", "argmax"} & set(prompt.counts())
+    assert not any(s.name.startswith("h.1.mlp") for s in prompt.steps)  # the last block is needed for keys and values only
+    assert len(prompt.bootstraps()) < len(generate.bootstraps()) / 2
+
+
+@pytest.mark.parametrize("slots", [32, 64, 256])
+def test_exact_is_never_dearer_than_the_others(circuit: Circuit, slots: int) -> None:
+    for table in ("unit", "paper-a100"):
+        seconds = {}
+        for name in ALGORITHMS:
+            made = plan(circuit, clear_params(slots), placement=name, cost=table, programs=("generate",))
+            seconds[name] = made.program("generate").predicted_seconds
+        assert seconds["exact"] <= min(seconds.values()) * (1 + 1e-9)
+
+
+def test_refusals_name_the_place_and_the_smallest_change(circuit: Circuit) -> None:
+    with pytest.raises(PlanError, match=r"spends 4 levels|cut inside"):
+        plan(circuit, clear_params(64, levels=3))
+    with pytest.raises(PlanError, match="context is 16"):
+        plan(circuit, clear_params(64), context=17)
+    with pytest.raises(ConfigError, match="unknown placement"):
+        plan(circuit, clear_params(64), placement="magic")
+    with pytest.raises(ConfigError, match="unknown program"):
+        plan(circuit, clear_params(64), programs=("dance",))
+    whole = cost_table("unit")
+    partial = CostTable.from_json({**whole.as_json(), "seconds": {"add": [0.0]}})
+    with pytest.raises(PlanError, match="has no price for"):
+        plan(circuit, clear_params(64), cost=partial)
+    bare = replace(circuit, calibration=replace(circuit.calibration, magnitudes={}))
+    with pytest.raises(PlanError, match="holds no magnitude"):
+        plan(bare, clear_params(64))
+
+
+def test_a_missing_program_is_named(made: Plan) -> None:
+    with pytest.raises(ConfigError, match=r"no program 'logits'; it holds generate, prompt"):
+        made.program("logits")
+
+
+def test_steps_and_programs_check_themselves() -> None:
+    with pytest.raises(ConfigError, match="unknown step"):
+        Step(kind="jump", results=(0,), args=(), level=1)
+    with pytest.raises(ConfigError, match="below zero"):
+        Step(kind="multiply", results=(0,), args=(1, 2), level=-1)
+    step = Step(kind="rotate", results=(1,), args=(0,), level=3, by=(5,), name="x")
+    program = Program(name="generate", steps=(step,), inputs={}, outputs={})
+    assert Program.from_json(json.loads(json.dumps(program.as_json()))) == program
+
+
+def test_sizes_and_paths_are_reported(made: Plan) -> None:
+    assert key_bytes(made) > 0 and weight_bytes(made, "generate") > weight_bytes(made, "prompt") > 0
+    along = path(made.program("generate"))
+    assert {level for _, level in along} <= set(range(made.params.levels + 1)) and along[-1][1] == made.params.levels
+    assert len(bars(tally(made, "generate", cost_table(made.cost)))) == 9
+
+
+@pytest.mark.parametrize("name", ["tiny-64", "tiny-1024"])
+def test_golden_text(circuit: Circuit, name: str) -> None:
+    """To accept a change: write show(plan) of the failing case over the file and read the difference."""
+    made = plan(circuit, clear_params(int(name.split("-")[1])), cost="paper-a100")
+    assert show(made) == (GOLDEN / f"plan_{name}.txt").read_text()
