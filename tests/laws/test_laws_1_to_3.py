@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws 1 to 3 on small random GPT-2 models, a hundred seeds: restored is the original, deployed is the circuit, one-hot is hard."""
+"""Laws 1 to 3 on small random GPT-2 models, a hundred seeds: restored is the original, deployed the circuit, one-hot hard."""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ Legend: l halting logits, h = sigmoid(l) the chance to stop at a count once it i
 count, p the distribution over 0..n. Every function takes logits over absolute counts 0..n-1 along the last axis (those
 below the floor exist but are never read) and broadcasts floors and tops over the leading ones, so that one call serves
 one site or all of them.
+
+Proved in proofs/Halting.v; docs/theory.md says which theorem stands behind which function.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 
 Legend: k = i - m the count above the floor, w the target (the prior's mode, also above the floor), p its success
 probability, r its shape.
+
+Proved in proofs/Halting.v; docs/theory.md says which theorem stands behind which function.
 """
 
 from __future__ import annotations

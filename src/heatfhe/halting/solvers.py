@@ -13,6 +13,8 @@ stray row gives a large finite gradient instead of NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -156,8 +158,27 @@ def _cap(dtype: torch.dtype) -> float:
 
 
 def _run(function: Any, a: Tensor, b: Tensor, p: Tensor, rest: Any) -> Tensor:
+    if a.is_cuda and a.dtype == b.dtype == p.dtype == torch.float32 and _FUSED is not None:
+        kernel = _FUSED.goldschmidt if function is _Goldschmidt else _FUSED.newton
+        fused: Tensor = kernel(
+            a.contiguous(), b.contiguous(), p.contiguous(), list(rest) if isinstance(rest, tuple) else rest
+        )
+        return fused
     out: Tensor = function.apply(a, b, p, rest)
     return out
+
+
+def _fused_module() -> ModuleType | None:
+    try:
+        return import_module("heatfhe.halting.fused")
+    except ModuleNotFoundError as err:
+        if err.name != "triton":  # our own broken import is not an absent compiler
+            raise
+        return None
+
+
+# The GPU's kernels, or None where triton is not installed.
+_FUSED = _fused_module()
 
 
 def _check(a: Tensor, b: Tensor, p: Tensor, states: int) -> None:

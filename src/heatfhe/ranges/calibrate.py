@@ -64,7 +64,7 @@ def refit(
     switch = prepared.switch
     saved = switch.mode, switch.soft, switch.guards, switch.bounds, switch.push
     try:
-        prepared.set_mode("training", halting="hard", guards=False)
+        prepared.set_mode("training", halting="hard")  # guarded, but what is seen is what came before each clamp
         seen = observe(prepared, sequences, mode="training", reporter=reporter)
     finally:
         switch.mode, switch.soft, switch.guards, switch.bounds, switch.push = saved

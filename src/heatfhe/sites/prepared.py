@@ -38,6 +38,7 @@ class Prepared(nn.Module):
         self.calibration: Calibration | None = None
         self.switch = Switch()
         self.halting = HaltingTable(architecture.sites(config.max_counts), gamma=config.gamma)
+        self.halting.to(next(model.parameters()).device)
         # Where the sites look the table up: a list of one, so that a new table reaches them and none of them owns it.
         self._table = [self.halting]
 
@@ -86,7 +87,7 @@ class Prepared(nn.Module):
             tops = dict(self.config.max_counts)
             for site in self.sites:
                 tops[site.family] = max(tops.get(site.family, 0), calibration.counts()[site.name] + 1)
-            device = self.halting.logits.device
+            device = next(self.model.parameters()).device
             self.halting = HaltingTable(self.architecture.sites(tops), gamma=self.config.gamma).to(device)
             self._table[0] = self.halting
         self.calibration = calibration

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.errors import ConfigError, FileFormatError, HeatError
 from heatfhe.files import atomic_directory, read_json, write_json
 from heatfhe.records import Calibration
 from heatfhe.sites.config import PrepareConfig
-from heatfhe.sites.prepare import prepare
+from heatfhe.sites.prepare import prepare, restore
 from heatfhe.sites.prepared import Prepared
 
 KIND, VERSION, NAME = "heatfhe-prepared", 1, "heat.json"
@@ -40,19 +40,27 @@ def save_prepared(prepared: Prepared, folder: Path) -> None:
 
 
 def load_prepared(folder: Path, model: nn.Module, *, check_weights: bool = True) -> Prepared:
-    """Prepare a model loaded from ``folder`` as its side file says."""
+    """Prepare a model loaded from ``folder`` as its side file says; on failure the model is left as it was."""
     body = read_json(folder / NAME, KIND, (VERSION,))
+    prepared: Prepared | None = None
     try:
-        config = PrepareConfig(**body["config"])
-        prepared = prepare(model, config)
-        if prepared.architecture.kind != body["architecture"]:
-            raise FileFormatError(f"{folder / NAME}: made for {body['architecture']}, not {prepared.architecture.kind}")
-        if check_weights and prepared.fingerprint() != body["fingerprint"]:
-            raise ConfigError(f"{folder / NAME}: belongs to other weights; load the checkpoint beside it")
-        if body["calibration"] is not None:
-            prepared.adopt(Calibration.from_json(body["calibration"]))
-        prepared.halting.load(body["logits"])
-        prepared.set_counts(body["counts"])
-    except (KeyError, TypeError, ValueError) as err:
+        prepared = prepare(model, PrepareConfig(**body["config"]))
+        _take(prepared, body, folder / NAME, check_weights)
+    except (KeyError, TypeError, ValueError, HeatError) as err:
+        if prepared is not None:
+            restore(prepared)
+        if isinstance(err, HeatError):
+            raise
         raise FileFormatError(f"{folder / NAME}: a field is missing or wrong ({err}); save the model again") from err
     return prepared
+
+
+def _take(prepared: Prepared, body: dict[str, Any], path: Path, check_weights: bool) -> None:
+    if prepared.architecture.kind != body["architecture"]:
+        raise FileFormatError(f"{path}: made for {body['architecture']}, not {prepared.architecture.kind}")
+    if check_weights and prepared.fingerprint() != body["fingerprint"]:
+        raise ConfigError(f"{path}: belongs to other weights; load the checkpoint beside it")
+    if body["calibration"] is not None:
+        prepared.adopt(Calibration.from_json(body["calibration"]))
+    prepared.halting.load(body["logits"])
+    prepared.set_counts(body["counts"])

@@ -67,7 +67,10 @@ class Switch:
 
     def penalise(self, term: str, value: Tensor, bound: float, tokens: int) -> None:
         """Add a site's excess to a named range term."""
-        share = excess(value, bound, tokens)
+        self.add_term(term, excess(value, bound, tokens))
+
+    def add_term(self, term: str, share: Tensor) -> None:
+        """Add one site's share, already per token, to a named range term."""
         self.terms[term] = self.terms[term] + share if term in self.terms else share
 
     def total(self) -> Tensor | None:

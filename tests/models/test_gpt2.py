@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2 described: places, sites, tensors, and what is refused by name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from heatfhe.errors import ConfigError
+from heatfhe.models import describe, fingerprint
+from tests.gpt2_tiny import tiny_gpt2
+
+
+def test_places_name_every_tensor_once() -> None:
+    model = tiny_gpt2(layers=3, width=32)
+    found = describe(model)
+    assert (found.layers, found.width, found.heads, found.hidden) == (3, 32, 2, 128)
+    state = dict(model.state_dict())
+    assert set(found.tensors.values()) | {"lm_head.weight"} == set(state)
+    assert [p.name for p in found.norms] == [f"h.{l}.{n}" for l in range(3) for n in ("ln_1", "ln_2")] + ["ln_f"]
+    written = [p.writes for p in found.places]
+    assert len(written) == len(set(written))
+    for place in found.norms + found.attentions + found.activations + found.linears:
+        assert model.get_submodule(place.path) is not None
+
+
+def test_gpt2_small_has_74_sites() -> None:
+    with torch.device("meta"):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        sites = describe(GPT2LMHeadModel(GPT2Config())).sites()
+    by_family = [
+        sum(s.family == f for s in sites) for f in ("norm_goldschmidt", "norm_newton", "softmax_init", "softmax_refine")
+    ]
+    assert (len(sites), by_family) == (74, [25, 25, 12, 12])
+    assert sites[0].name == "h.0.ln_1/goldschmidt"
+    assert sites[-1].name == "ln_f/newton"
+    assert [s.layer for s in sites] == sorted(s.layer for s in sites)
+
+
+def test_max_counts_only_rise() -> None:
+    sites = describe(tiny_gpt2()).sites({"softmax_init": 20, "norm_newton": 1})
+    tops = {s.family: s.max_count for s in sites}
+    assert tops == {"norm_goldschmidt": 13, "norm_newton": 3, "softmax_init": 20, "softmax_refine": 12}
+
+
+def test_untied_head_is_its_own_tensor() -> None:
+    model = tiny_gpt2(tie_word_embeddings=False)
+    found = describe(model)
+    assert found.tensors["lm_head.weight"] == "lm_head.weight"
+    assert found.places[-1].weight == "lm_head.weight"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"activation_function": "relu"}, "activation 'relu' has no fit"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scaled by the root of the head width alone"),
+        ({"add_cross_attention": True}, "cross attention is not supported"),
+    ],
+)
+def test_variants_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        describe(tiny_gpt2(**options))
+
+
+def test_unknown_architecture_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown architecture 'mamba'; have: gpt2"):
+        describe(SimpleNamespace(config=SimpleNamespace(model_type="mamba")))
+    with pytest.raises(ConfigError, match="unknown architecture 'Linear'"):
+        describe(torch.nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match="GPT2Model: a GPT-2 with its language-model head"):
+        describe(tiny_gpt2().transformer)
+
+
+def test_fingerprint_follows_the_weights() -> None:
+    model = tiny_gpt2()
+    before = fingerprint(model, describe(model))
+    assert fingerprint(tiny_gpt2(), describe(model)) == before
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.bias[3] += 1e-3
+    assert fingerprint(model, describe(model)) != before
