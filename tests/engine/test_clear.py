@@ -116,7 +116,7 @@ def test_noise_has_the_stated_size_and_keeps_the_period() -> None:
     e = ClearEngine(clear_params(1 << 14), noise=noise, rng=np.random.default_rng(0))
     x = np.zeros(1 << 14)
     added = e.bootstrap(e.value(x, 0), period=1 << 14, bound=2.0).slots
-    assert added.std() == pytest.approx(2e-3, rel=0.05)
+    assert added.std() == pytest.approx(1e-3, rel=0.05)
     added = e.bootstrap(e.value(x, 0), period=8, bound=2.0).slots
     assert np.array_equal(added, np.tile(added[:8], 1 << 11)) and added.any()
     assert BootstrapNoise(sigma=1e-6, floor=1e-4).deviation(2.0) == 2e-4

@@ -33,10 +33,10 @@ class ClearValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapNoise:
-    """Gaussian noise of a bootstrap: ``sigma`` on values brought to size one, so sigma times the bound on others.
+    """Gaussian noise of a bootstrap: standard deviation ``sigma`` on every slot, whatever the value's size.
 
     ``floor`` is a relative floor: no less than floor times the bound. ``table`` gives measured deviations by the size
-    of the value that was refreshed (size -> sigma, in absolute terms), and replaces both where given.
+    of the value that was refreshed (size -> sigma), and replaces both where given.
     """
 
     sigma: float = 0.0
@@ -52,7 +52,7 @@ class BootstrapNoise:
         if self.table:
             sizes = sorted(self.table)
             return float(np.interp(bound, sizes, [self.table[s] for s in sizes]))
-        return bound * max(self.sigma, self.floor)
+        return max(self.sigma, self.floor * bound)
 
     def __call__(self, bound: float, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return self.deviation(bound) * rng.standard_normal(shape)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drift: a plan's own bootstraps made noisy on the clear engine, and what that does to fidelity along a sequence.
+
+Shapes: W windows, P positions. All windows run as one batch; the cache carries every error on to later positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.circuit import Cache, Circuit, embed, forward
+from heatfhe.engine import BootstrapNoise, ClearEngine, Decode
+from heatfhe.errors import ConfigError
+from heatfhe.evaluation.fidelity import Fidelity, diverged, fidelity, log_softmax
+from heatfhe.planning import Plan
+from heatfhe.progress import SILENT, Reporter
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Fidelity of one plan under noise at each of its bootstraps.
+
+    ``collapsed_by_position`` is the share of windows that have diverged at each position; ``bootstraps`` how many one
+    token runs.
+    """
+
+    name: str
+    bootstraps: int
+    sigma: float
+    seed: int
+    fidelity: Fidelity
+    collapsed_by_position: tuple[float, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        own = {k: getattr(self, k) for k in ("name", "bootstraps", "sigma", "seed")}
+        return {
+            **own,
+            "fidelity": self.fidelity.as_json(),
+            "collapsed_by_position": list(self.collapsed_by_position),
+        }
+
+
+def drift(
+    plan: Plan,
+    circuit: Circuit,
+    windows: Tokens,
+    *,
+    noise: BootstrapNoise,
+    seed: int = 0,
+    reporter: Reporter = SILENT,
+) -> Drift:
+    """Teacher-forced logits of windows (W, P + 1) with noise at every bootstrap, against the circuit's own clear ones."""
+    if windows.ndim != 2 or windows.shape[1] < 2:
+        raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
+    tokens, targets = windows[:, :-1], windows[:, 1:]
+    if tokens.shape[1] > plan.context:
+        raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
+    clear = circuit.run(tokens)
+    engine = ClearEngine(plan.params, noise=noise, rng=np.random.default_rng(seed), strict=False)
+    decode = Decode(plan, engine, plan.source(circuit))
+    found = []
+    reporter.start(circuit.name, tokens.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for position in range(tokens.shape[1]):
+            rows = plan.packing.pack_residual(circuit.folded.token[tokens[:, position]])
+            logits = decode.logits([engine.value(rows)])
+            found.append(plan.packing.unpack_vocabulary([v.slots for v in logits]))
+            reporter.advance(circuit.name, position=position)
+    reporter.done(circuit.name)
+    largest = circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
+    run = np.stack(found, axis=1)
+    return Drift(
+        name=circuit.name,
+        bootstraps=len(plan.program("logits").bootstraps()),
+        sigma=noise.sigma,
+        seed=seed,
+        fidelity=fidelity(clear, run, targets, largest=largest),
+        collapsed_by_position=tuple(float(v) for v in diverged(run, largest).mean(axis=0)),
+    )
+
+
+def sample_windows(circuit: Circuit, count: int, length: int, *, seed: int = 0, temperature: float = 1.0) -> Tokens:
+    """Windows (count, length) drawn from the circuit itself, each from a random first token: no text is needed."""
+    if not (count >= 1 and 1 <= length <= circuit.shape.context + 1):
+        raise ConfigError(f"length {length} does not fit a context of {circuit.shape.context}, one token over allowed")
+    rng = np.random.default_rng(seed)
+    out = rng.integers(0, circuit.shape.vocabulary, size=(count, 1))
+    cache = Cache()
+    for position in range(length - 1):
+        logits = forward(circuit, embed(circuit, out[:, -1:], position), cache)[:, -1]
+        chances = np.exp(log_softmax(logits / temperature))
+        edges = np.cumsum(chances, axis=-1)
+        drawn = (rng.random((count, 1)) * edges[:, -1:] > edges).sum(axis=-1, keepdims=True)
+        out = np.concatenate([out, np.minimum(drawn, circuit.shape.vocabulary - 1)], axis=1)
+    return np.asarray(out, dtype=np.int64)
+
+
+def slope(values: Iterable[float]) -> float:
+    """Least-squares slope of log10 of a curve over its positions: how fast it drifts; zero is flat."""
+    curve = np.array([v for v in values if np.isfinite(v) and v > 0])
+    if curve.size < 2:
+        return 0.0
+    return float(np.polyfit(np.arange(curve.size), np.log10(curve), 1)[0])

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drift: without noise nothing drifts, with noise it does, and the same seed gives the same curve."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from heatfhe.engine import BootstrapNoise
+from heatfhe.errors import ConfigError
+from heatfhe.evaluation.drift import drift, sample_windows, slope
+from heatfhe.planning import Plan, plan
+from tests.planning.clear_run import clear_params
+from tests.tiny import tiny_circuit
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    return plan(tiny_circuit(), clear_params(64), programs=("logits",), placement="greedy")
+
+
+def test_no_noise_is_no_drift(made: Plan) -> None:
+    circuit = tiny_circuit()
+    windows = sample_windows(circuit, 4, 9, seed=1)
+    found = drift(made, circuit, windows, noise=BootstrapNoise())
+    assert found.fidelity.kl < 1e-15 and found.fidelity.top1 == 1.0 and found.fidelity.collapsed == 0
+
+
+def test_noise_costs_fidelity_and_repeats_with_its_seed(made: Plan) -> None:
+    circuit = tiny_circuit()
+    windows = sample_windows(circuit, 8, 9, seed=1)
+    small, large = (drift(made, circuit, windows, noise=BootstrapNoise(sigma=s), seed=3) for s in (1e-5, 1e-3))
+    assert 0 < small.fidelity.kl < large.fidelity.kl
+    again = drift(made, circuit, windows, noise=BootstrapNoise(sigma=1e-3), seed=3)
+    assert again == large and len(large.fidelity.kl_by_position) == 8
+    assert large.as_json()["collapsed_by_position"] == list(large.collapsed_by_position)
+
+
+def test_destroyed_runs_are_counted_as_collapsed(made: Plan) -> None:
+    circuit = tiny_circuit()
+    found = drift(made, circuit, sample_windows(circuit, 3, 9), noise=BootstrapNoise(sigma=30.0))
+    assert found.fidelity.collapsed == 3 and max(found.collapsed_by_position) == 1.0
+
+
+def test_windows_are_tokens_of_the_circuit_and_repeat(made: Plan) -> None:
+    circuit = tiny_circuit()
+    windows = sample_windows(circuit, 5, 17, seed=2)
+    assert windows.shape == (5, 17) and windows.min() >= 0 and windows.max() < 64
+    assert np.array_equal(windows, sample_windows(circuit, 5, 17, seed=2))
+    with pytest.raises(ConfigError, match="does not fit a context"):
+        sample_windows(circuit, 1, 18)
+    with pytest.raises(ConfigError, match="positions \\+ 1"):
+        drift(made, circuit, windows[0], noise=BootstrapNoise())
+
+
+def test_slope_is_decades_per_position() -> None:
+    assert slope([1e-3 * 10 ** (0.1 * k) for k in range(9)]) == pytest.approx(0.1)
+    assert slope([1.0]) == 0.0
