@@ -34,7 +34,7 @@ from tests.tiny import tiny_circuit
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = Params(
     name="insecure-serving",
-    engine="native",
+    engine="openfhe",
     ring_dimension=256,
     levels=9,
     scale_bits=35.0,
@@ -219,7 +219,7 @@ def joined(source: ModelSource, home: Path, **options: Any) -> Iterator[Joined]:
 class ServerProcess:
     """``heat serve`` in a process of its own, on real sockets; may be killed and started again on the same port."""
 
-    def __init__(self, source: ModelSource, folder: Path, *arguments: str) -> None:
+    def __init__(self, source: ModelSource, folder: Path, *arguments: str, simulate: bool = True) -> None:
         self._folder = folder
         self.token = ClientBook(_made(folder) / "clients.json").add("alice")
         self._arguments = [
@@ -232,20 +232,27 @@ class ServerProcess:
             "--name",
             source.name,
         ]
-        self._arguments += ["--folder", str(folder), "--simulate", "--host", "127.0.0.1", "--json", *arguments]
+        self._arguments += [
+            "--folder",
+            str(folder),
+            *["--simulate"] * simulate,
+            "--host",
+            "127.0.0.1",
+            "--json",
+            *arguments,
+        ]
         self.port = 0
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "heatfhe.cli", "serve", *self._arguments, "--port", str(self.port)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-        )
+        log = (self._folder.parent / f"{self._folder.name}.log").open("ab")
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise AssertionError(f"the server did not start, exit code {process.wait()}")
+            raise AssertionError(f"the server did not start, exit code {process.wait()}; see {log.name}")
         self.url = json.loads(line)["url"]
         self.port = int(self.url.rsplit(":", 1)[1])
         threading.Thread(target=process.stdout.read, daemon=True).start()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.circuit import Circuit, Embed
-from heatfhe.ckks.params import Params
 from heatfhe.engine import Decode, key_request, load_engine
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.planning import Plan
@@ -39,7 +38,6 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
     sample = plan.programs.get("sample")
     bundle = make_bundle(plan, circuit)
     noise_bound = float(circuit.calibration.magnitudes.get("logits", 0.0)) if sample is not None else 0.0
-    keys = 1 + len(plan.rotations) + int(plan.conjugation)
     config = ModelConfig(
         model=source.name,
         engine=engine,
@@ -67,7 +65,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         price=Price(
             seconds_per_prompt_token=plan.program("prompt").predicted_seconds,
             seconds_per_token=generate.predicted_seconds,
-            key_bytes=estimated_key_bytes(plan.params, keys),
+            key_bytes=estimated_key_bytes(plan, engine),
             bootstraps_per_token=len(generate.bootstraps()),
         ),
         limits={
@@ -101,12 +99,25 @@ def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
     return Message(kind="bundle", plan=plan.digest, body=body, blocks=blocks).pack()
 
 
-def estimated_key_bytes(params: Params, keys: int) -> int:
-    """Bytes of a key set before it is made: digits x log2 QP bits per coefficient, one half of each key from a seed."""
+def estimated_key_bytes(plan: Plan, engine: str) -> int:
+    """Bytes of a key set before it is made. Exact but for headers on the native engine, about right on others.
+
+    A native key is, per digit, one half of 32-bit words over all its primes; the other half is a seed.
+    """
+    params = plan.params
+    if engine == "native":
+        from heatfhe.ckks.keyset import key_ids
+        from heatfhe.ckks.presets import native_set
+
+        native = native_set(params)
+        keys = key_ids(native, plan.rotations, plan.conjugation, plan.bootstrap_periods)
+        rows = sum(key.digits(native.chain) * len(key.rows(native.chain)) for key in keys)
+        return 4 * params.ring_dimension * rows
     special = float(dict(params.literal).get("special_bits", params.log_qp / 4))
     digits = max(1, math.ceil((params.log_qp - special) / special))
-    halves = 2 if params.engine == "openfhe" else 1
-    return int(keys * halves * digits * params.ring_dimension * params.log_qp / 8)
+    own = 2 * math.isqrt(params.slots) if plan.bootstrap_periods else 0  # rotations of the bootstrap itself, about
+    count = 1 + len(plan.rotations) + int(plan.conjugation) + own
+    return int(2 * count * digits * params.ring_dimension * params.log_qp / 8)
 
 
 class PlanRunner:

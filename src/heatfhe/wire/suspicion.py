@@ -13,7 +13,15 @@ import re
 import numpy as np
 
 _NAMES = re.compile(r"(?:^|[^a-z])(?:secret|private|sk|privkey|secretkey|privatekey)(?:$|[^a-z])", re.IGNORECASE)
-_MARKS = (b"HEATFHE-SECRET", b"heatfhe-secret", b"PrivateKey", b"SecretKey", b"secret_key", b"PRIVATE KEY-----")
+_MARKS = (
+    b"HEATCK32\x01\x00\x04\x00",
+    b"HEATFHE-SECRET",
+    b"heatfhe-secret",
+    b"PrivateKey",
+    b"SecretKey",
+    b"secret_key",
+    b"PRIVATE KEY-----",
+)
 _WINDOW = 1 << 16
 _LEAST = 256
 

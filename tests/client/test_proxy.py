@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local endpoint with the official openai client and with curl: answers, streams, and says no in OpenAI's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from heatfhe.server import ModelSource
+from tests.server.serving import ROOT, ServerProcess, served_circuit
+
+openai = pytest.importorskip("openai", reason="the openai package is a development dependency")
+PROMPT = "w1 w2 w3"
+TOKENS = served_circuit().generate([1, 2, 3], 8).tokens
+ANSWER = " ".join(f"w{t}" for t in TOKENS)
+
+
+@pytest.fixture(scope="module")
+def server(source: ModelSource, home: Path) -> Iterator[ServerProcess]:
+    running = ServerProcess(source, home / "server")
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def url(server: ServerProcess, home: Path) -> Iterator[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HEATFHE_TOKEN": server.token}
+    command = [sys.executable, "-m", "heatfhe.cli", "proxy", "--server", server.url, "--simulate", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--keys", str(home / "keys"), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    yield json.loads(process.stdout.readline())["url"]
+    process.terminate()
+    process.wait(timeout=15)
+
+
+@pytest.fixture(scope="module")
+def ai(url: str) -> Any:
+    return openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+
+
+def test_models(ai: Any) -> None:
+    assert [m.id for m in ai.models.list()] == ["tiny"]
+
+
+def test_a_completion_equals_the_circuits(ai: Any) -> None:
+    answer = ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=8)
+    assert answer.choices[0].text == ANSWER
+    assert answer.choices[0].finish_reason == "length"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 8)
+    ids = ai.completions.create(model="tiny", prompt=[1, 2, 3], max_tokens=8)
+    assert ids.choices[0].text == ANSWER
+
+
+def test_a_streamed_completion_comes_in_pieces(ai: Any) -> None:
+    chunks = list(ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=8, stream=True))
+    assert "".join(c.choices[0].text for c in chunks) == ANSWER
+    assert len([c for c in chunks if c.choices[0].text]) >= 4
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def test_chat_and_streamed_chat(ai: Any) -> None:
+    messages = [{"role": "user", "content": PROMPT}]
+    answer = ai.chat.completions.create(model="tiny", messages=messages, max_tokens=8)
+    assert answer.choices[0].message.content == ANSWER
+    assert answer.choices[0].message.role == "assistant"
+    stream = ai.chat.completions.create(
+        model="tiny", messages=messages, max_completion_tokens=8, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == ANSWER
+    assert chunks[-1].usage.total_tokens == 11
+
+
+def test_stop_ends_the_text_and_not_the_job(ai: Any, server: ServerProcess) -> None:
+    stop = f"w{TOKENS[3]}"
+    answer = ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=8, stop=stop)
+    assert answer.choices[0].text == ANSWER.split(stop)[0]
+    assert answer.choices[0].finish_reason == "stop"
+    headers = {"authorization": f"Bearer {server.token}"}
+    after = ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=1)  # waits its turn: the first ran to its end
+    assert after.choices[0].text == f"w{TOKENS[0]}"
+    jobs = httpx.get(f"{server.url}/v1/jobs", headers=headers).json()["jobs"]
+    assert not [j for j in jobs if j["state"] in ("cancelled", "failed")]
+
+
+def test_sampling_options(ai: Any) -> None:
+    warm = ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=1.5)
+    assert len(warm.choices[0].text.split()) >= 1
+    nucleus = ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=1.0, top_p=0.01)
+    assert nucleus.choices[0].text == " ".join(ANSWER.split()[:4])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prompt": PROMPT, "max_tokens": 100}, "context"),
+        ({"prompt": PROMPT, "logprobs": 3}, "logprobs"),
+        ({"prompt": PROMPT, "n": 2}, "one answer"),
+        ({"prompt": [PROMPT, PROMPT]}, "prompt must be one text"),
+        ({"prompt": PROMPT, "temperature": -1}, "temperature"),
+    ],
+)
+def test_what_cannot_be_done_is_said(ai: Any, options: dict[str, object], said: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=said) as caught:
+        ai.completions.create(model="tiny", **options)
+    assert caught.value.body["type"] == "invalid_request_error"
+
+
+def test_an_error_in_a_stream_is_an_error(ai: Any) -> None:
+    with pytest.raises(openai.APIError, match="context"):
+        list(ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=100, stream=True))
+
+
+def test_pages_in_a_browser_cannot_reach_it(url: str) -> None:
+    body = {"model": "tiny", "prompt": PROMPT}
+    for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+        assert httpx.post(f"{url}/completions", json=body, headers=headers).status_code == 403
+    form = httpx.post(f"{url}/completions", content=json.dumps(body), headers={"content-type": "text/plain"})
+    assert form.status_code == 400
+    assert (
+        httpx.post(f"{url}/completions", content=b"{", headers={"content-type": "application/json"}).status_code == 400
+    )
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_curl_line_of_the_readme(url: str) -> None:
+    body = '{"model": "tiny", "prompt": "w1 w2 w3", "max_tokens": 8}'
+    line = ["curl", "-s", f"{url}/completions", "-H", "Content-Type: application/json", "-d", body]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["choices"][0]["text"] == ANSWER
