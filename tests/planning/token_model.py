@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from heatfhe.planning.graph import Graph, Node
 
@@ -125,7 +126,7 @@ class Shape:
     newton_levels: int = 2
     gelu: tuple[int, int, int] = (5, 5, 1)
     variant_b: bool = True
-    complex_logits: bool = True
+    logits: str = "one"  # "two" real ciphertexts, one "complex" one, or "one" that may even share a bootstrap
     squarings: int = 2
     argmax: bool = True
     scores: int = SCORES
@@ -143,7 +144,7 @@ def token(levels: int, counts: Counts, shape: Shape | None = None) -> Graph:
     if not shape.argmax:
         b.op("head", 1, xhat, period=FULL, complex=True)
         return Graph(nodes=tuple(b.nodes), required={})
-    logits = b.op("head", 1, xhat, period=FULL, parts=1 if shape.complex_logits else 2, complex=shape.complex_logits)
+    logits = b.op("head", 1, xhat, period=FULL, **_logits(shape))
     for i, power in enumerate((9, 3, 3, 3, 7)):
         logits = _cutmax_round(b, f"argmax.{i}", logits, power, shape)
     embedding = b.op("embed", 1, logits, period=WIDE)
@@ -182,11 +183,16 @@ def _block(b: Builder, name: str, x: int, counts: Counts, l: int, shape: Shape) 
     return b.op(f"{name}.out", 0, x, g, period=WIDE)
 
 
+def _logits(shape: Shape) -> dict[str, Any]:
+    return {"parts": 2 if shape.logits == "two" else 1, "complex": shape.logits == "complex"}
+
+
 def _cutmax_round(b: Builder, name: str, x: int, power: int, shape: Shape) -> int:
-    wide = {"parts": 1 if shape.complex_logits else 2, "complex": shape.complex_logits}
-    x = b.op(f"{name}/centre", 1, x, period=FULL, **wide)  # type: ignore[arg-type]
+    x = b.op(f"{name}/centre", 1, x, period=FULL, **_logits(shape))
     z = b.op(f"{name}/variance", 1, x, period=ONE)
     y = b.op(f"{name}/chord", 1, z, period=ONE)
     y = b.newton(name, z, y, 2, last=True)
-    x = b.op(f"{name}/scale", 1, x, y, period=FULL, **wide)  # type: ignore[arg-type]
-    return b.op(f"{name}/power", (power - 1).bit_length(), x, period=FULL, **wide)  # type: ignore[arg-type]
+    x = b.op(f"{name}/scale", 1, x, y, period=FULL, **_logits(shape))
+    for i in range((power - 1).bit_length()):
+        x = b.op(f"{name}/power.{i}", 1, x, period=FULL, **_logits(shape))
+    return x

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every placement of a tiny graph, levels chosen one by one: slow, plain, and sharing no code with the algorithms."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+from heatfhe.ckks.params import Params
+from heatfhe.planning.cost import CostTable
+from heatfhe.planning.graph import Graph, Node
+
+
+def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, spare_last: bool = True) -> float:
+    """The least price over all choices of levels and refreshes, infinite if none is legal."""
+    nodes, top = graph.nodes, params.levels
+    best = math.inf
+    users = graph.users()
+
+    def may(node: Node) -> bool:
+        return node.refreshable and not (node.last and spare_last)
+
+    def divided(node: Node) -> bool:
+        return node.bound > params.window
+
+    def rescaling(node: Node) -> float:
+        return node.parts * cost.price({"add": 1, "multiply_plain": 1, "rescale": 1}, 1) if divided(node) else 0.0
+
+    split = cost.price({"add": 3, "conjugate": 1}, top)
+
+    def refreshes(v: int) -> list[tuple[tuple[int, ...], int, float]]:
+        """Values lifted right after node v, the level they get, the price."""
+        node = nodes[v]
+        out: list[tuple[tuple[int, ...], int, float]] = [((), 0, 0.0)]
+        if not may(node):
+            return out
+        one = cost.refresh(node.period, params.slots)
+        out.append(((v,), top, node.parts * one + rescaling(node)))
+        if pairing and not node.complex:
+            if node.parts == 2:
+                out.append(((v,), top - params.pair_levels, one + split + rescaling(node)))
+            else:
+                for u in range(v):
+                    other = nodes[u]
+                    if may(other) and not other.complex and other.parts == 1 and max(users[u], default=-1) > v:
+                        price = max(one, cost.refresh(other.period, params.slots)) + split
+                        out.append(((u, v), top - params.pair_levels, price + rescaling(node) + rescaling(other)))
+        return out
+
+    def walk(v: int, now: list[int], paid: float) -> None:
+        nonlocal best
+        if paid >= best:
+            return
+        if v == len(nodes):
+            if all(now[u] >= level for u, level in graph.required.items()):
+                best = paid
+            return
+        node = nodes[v]
+        highest = node.fixed if node.fixed is not None else min(now[u] - c for u, c in zip(node.inputs, node.costs))
+        lowest = highest if node.fixed is not None else 0
+        deep = max(node.costs, default=0)
+        for level, (values, after, price) in product(range(lowest, highest + 1), refreshes(v)):
+            then = [*now, level]
+            if any(divided(nodes[u]) and then[u] < 1 for u in values):
+                continue
+            for u in values:
+                then[u] = after
+            walk(v + 1, then, paid + price + cost.price(node.work, level + deep))
+
+    walk(0, [], 0.0)
+    return best

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cost tables: the shipped figures, interpolation, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heatfhe.errors import ConfigError, FileFormatError, PlanError
+from heatfhe.planning.cost import INSTRUCTIONS, CostTable, cost_table, cost_tables
+
+SHIPPED = (
+    "cheddar-h200", "equivalents", "fideslib-h200", "openfhe-cpu-11", "openfhe-cpu-12", "openfhe-cpu-16", "paper-a100",
+    "unit",
+)  # fmt: skip
+
+
+def make(**changes: object) -> CostTable:
+    facts: dict[str, object] = {
+        "name": "mine", "provenance": "test", "hardware": "a desk", "slots": 1024,
+        "bootstrap": {1: 1.0, 16: 2.0, 256: 4.0, 1024: 10.0}, "seconds": dict.fromkeys(INSTRUCTIONS, (0.5, 1.0)),
+    }  # fmt: skip
+    return CostTable(**{**facts, **changes})  # type: ignore[arg-type]
+
+
+def test_every_shipped_table_prices_every_instruction_and_says_where_from() -> None:
+    assert cost_tables() == SHIPPED
+    for name in SHIPPED:
+        table = cost_table(name)
+        assert table.name == name
+        assert set(table.seconds) == set(INSTRUCTIONS)
+        assert len(table.provenance) > 30
+
+
+def test_quoted_and_measured_figures() -> None:
+    assert cost_table("paper-a100").refresh(32768, 32768) == 0.0821
+    assert cost_table("paper-a100").price({"rotate": 2, "add": 1}, 8) == pytest.approx(2 * 0.575e-3 + 0.047e-3)
+    assert cost_table("cheddar-h200").refresh(32768, 32768) == 0.0212
+    assert cost_table("fideslib-h200").refresh(32768, 32768) == 0.0526
+    assert cost_table("openfhe-cpu-12").refresh(2048, 2048) == 0.93
+    assert cost_table("openfhe-cpu-12").refresh(128, 2048) == 0.527
+    assert cost_table("unit").refresh(1, 2048) == cost_table("unit").refresh(2048, 2048) == 1.0
+
+
+def test_a_refresh_between_two_periods_is_linear_in_the_logarithm() -> None:
+    table = make()
+    assert [table.refresh(p, 1024) for p in (1, 2, 4, 16, 64, 256)] == [1.0, 1.25, 1.5, 2.0, 3.0, 4.0]
+    assert table.refresh(512, 1024) == 4.0  # still sparse: no jump to the full price
+    assert table.refresh(1024, 1024) == 10.0
+    assert table.refresh(64, 64) == 10.0  # fills its ring
+
+
+def test_a_price_by_level_holds_beyond_the_last_entry() -> None:
+    assert [make().price({"rotate": 2}, level) for level in (0, 1, 7)] == [1.0, 2.0, 2.0]
+
+
+def test_measured_tables_are_made_monotone() -> None:
+    table = CostTable.measured(
+        name="m", provenance="timed", hardware="a desk", slots=16, bootstrap={1: 2.0, 16: 1.0},
+        seconds={"add": (3.0, 1.0, 4.0)},
+    )  # fmt: skip
+    assert table.seconds["add"] == (3.0, 3.0, 4.0)
+    assert table.bootstrap == {1: 2.0, 16: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"provenance": " "}, "says no provenance"),
+        ({"bootstrap": {1: 1.0}}, "no price for a bootstrap of all 1024 slots"),
+        ({"bootstrap": {3: 1.0, 1024: 1.0}}, "powers of two"),
+        ({"bootstrap": {1: 5.0, 1024: 1.0}}, "must not be cheaper"),
+        ({"seconds": {"rotate": (2.0, 1.0)}}, "rotate needs at least one price, never falling"),
+        ({"seconds": {"fly": (1.0,)}}, "unknown instruction 'fly'"),
+        ({"seconds": {"add": (float("nan"),)}}, "finite"),
+    ],
+)
+def test_bad_tables_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(**changes)
+
+
+def test_a_missing_instruction_is_named() -> None:
+    with pytest.raises(PlanError, match="has no price for 'tensor', of which 4 are needed"):
+        make(seconds={"add": (1.0,)}).price({"add": 1, "tensor": 4}, 2)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(full=st.floats(1, 100), sparse=st.floats(0.01, 1), prices=st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_tables_survive_json(full: float, sparse: float, prices: list[float]) -> None:
+    table = make(bootstrap={1: sparse, 1024: full}, seconds={"rotate": tuple(sorted(prices))})
+    assert CostTable.from_json(table.as_json()) == table
+
+
+def test_a_users_own_table_replaces_the_shipped_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    make().save(path)
+    assert cost_table(path) == make()
+    path.write_text(path.read_text().replace("10.0", "11.0"))
+    with pytest.raises(FileFormatError, match="digest"):
+        cost_table(path)
+    with pytest.raises(ConfigError, match="unknown cost table 'mine'; have: cheddar-h200"):
+        cost_table("mine")

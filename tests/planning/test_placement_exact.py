@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exact placement: against brute force, the integer programme and the baselines, on random graphs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heatfhe.ckks.params import Params
+from heatfhe.errors import PlanError
+from heatfhe.planning.graph import Graph, Node
+from heatfhe.planning.placement import Placement, Rules, check, place
+from heatfhe.planning.placement.oracle import least_refresh_seconds
+from tests.planning.brute_force import cheapest
+from tests.planning.graphs import SLOTS, graphs, params, table
+
+QUICK = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def placed(graph: Graph, set_: Params, *, work: bool, rules: Rules, algorithm: str = "exact") -> Placement | None:
+    try:
+        return place(graph, set_, table(work=work), algorithm=algorithm, rules=rules)
+    except PlanError:
+        return None
+
+
+@QUICK
+@given(graph=graphs(size=6, levels=3, work=True), pairing=st.booleans(), pair_levels=st.integers(0, 1))
+def test_exact_equals_brute_force_over_all_levels(graph: Graph, pairing: bool, pair_levels: int) -> None:
+    set_ = params(3, pair_levels=pair_levels)
+    best = cheapest(graph, set_, table(work=True), pairing=pairing)
+    found = placed(graph, set_, work=True, rules=Rules(pairing=pairing))
+    assert (found is None) == math.isinf(best)
+    if found is not None:
+        assert found.seconds == pytest.approx(best, abs=1e-9)
+
+
+@QUICK
+@given(graph=graphs(size=24, levels=5, work=True), pairing=st.booleans(), pair_levels=st.integers(0, 1))
+def test_exact_is_legal_and_never_dearer_than_the_baselines(graph: Graph, pairing: bool, pair_levels: int) -> None:
+    set_, rules = params(5, pair_levels=pair_levels), Rules(pairing=pairing)
+    exact = placed(graph, set_, work=True, rules=rules)
+    for algorithm in ("greedy", "shortest-path"):
+        baseline = placed(graph, set_, work=True, rules=rules, algorithm=algorithm)
+        assert exact is not None or baseline is None
+        if exact is not None and baseline is not None:
+            assert exact.seconds <= baseline.seconds + 1e-9
+    if exact is not None:
+        check(graph, exact, set_)
+
+
+@QUICK
+@given(graph=graphs(size=24, levels=5))
+def test_pairing_never_costs_more(graph: Graph) -> None:
+    alone = placed(graph, params(5), work=False, rules=Rules(pairing=False))
+    paired = placed(graph, params(5), work=False, rules=Rules())
+    assert (alone is None) == (paired is None)
+    if alone is not None and paired is not None:
+        assert paired.seconds <= alone.seconds + 1e-9
+
+
+@settings(QUICK, max_examples=60)
+@given(graph=graphs(size=20, levels=4), spare_last=st.booleans())
+def test_exact_without_pairing_equals_the_integer_programme(graph: Graph, spare_last: bool) -> None:
+    pytest.importorskip("scipy", reason="the integer programme needs scipy")
+    plain = Graph(nodes=tuple(_within(node) for node in graph.nodes), required=graph.required)
+    found = placed(plain, params(4), work=False, rules=Rules(pairing=False, spare_last=spare_last))
+    if found is None:
+        with pytest.raises(PlanError):
+            least_refresh_seconds(plain, params(4), table(work=False), spare_last=spare_last)
+    else:
+        best = least_refresh_seconds(plain, params(4), table(work=False), spare_last=spare_last)
+        assert found.seconds == pytest.approx(best, abs=1e-6)
+
+
+def _within(node: Node) -> Node:
+    return replace(node, bound=1.0)
+
+
+def test_a_chain_needs_one_refresh_every_levels_products() -> None:
+    nodes = [Node(name="x", operator="t", period=SLOTS, fixed=4)]
+    nodes += [Node(name=f"m{i}", operator="t", inputs=(i,), costs=(1,), period=SLOTS) for i in range(12)]
+    placement = place(Graph(nodes=tuple(nodes), required={}), params(4), table(work=False))
+    assert placement.bootstraps == 2  # 4 + 4 + 4 products
+    assert placement.refreshed == {4, 8}
+
+
+def test_two_scalars_share_a_bootstrap_and_the_wide_value_is_spared() -> None:
+    """x is wide, n and d are scalars that end together: one shared sparse bootstrap beats lifting anything else."""
+    nodes = (
+        Node(name="x", operator="t", period=SLOTS, fixed=3),
+        Node(name="d", operator="t", inputs=(0,), costs=(2,), period=1),
+        Node(name="n", operator="t", inputs=(0,), costs=(2,), period=1),
+        Node(name="d1", operator="t", inputs=(1,), costs=(1,), period=1),
+        Node(name="n1", operator="t", inputs=(2, 1), costs=(1, 1), period=1),
+        Node(name="y", operator="t", inputs=(3, 4), costs=(1, 1), period=1),
+        Node(name="z", operator="t", inputs=(5, 0), costs=(1, 1), period=SLOTS),
+    )
+    graph = Graph(nodes=nodes, required={})
+    alone = place(graph, params(3), table(work=False), rules=Rules(pairing=False))
+    paired = place(graph, params(3), table(work=False))
+    assert (alone.bootstraps, alone.seconds) == (2, 1.0)
+    assert (paired.bootstraps, paired.pairs, paired.seconds) == (1, 1, 0.5)
+    assert 0 not in paired.refreshed
+
+
+def test_the_last_solver_result_is_spared_by_default() -> None:
+    nodes = (
+        Node(name="x", operator="t", period=SLOTS, fixed=3),
+        Node(name="y", operator="t", inputs=(0,), costs=(2,), period=8),
+        Node(name="r", operator="t", inputs=(1,), costs=(1,), period=1, last=True),
+        Node(name="z", operator="t", inputs=(2,), costs=(1,), period=SLOTS),
+    )
+    graph = Graph(nodes=nodes, required={})
+    assert place(graph, params(3), table(work=False)).refreshed == {1}
+    assert place(graph, params(3), table(work=False), rules=Rules(spare_last=False)).refreshed == {2}
+
+
+def test_work_runs_at_the_lowest_level_that_serves() -> None:
+    nodes = (
+        Node(name="x", operator="t", period=SLOTS, fixed=5),
+        Node(name="m", operator="t", inputs=(0,), costs=(1,), period=SLOTS, work={"multiply": 1}),
+        Node(name="y", operator="t", inputs=(1,), costs=(1,), period=SLOTS, work={"multiply": 1}),
+    )
+    placement = place(Graph(nodes=nodes, required={2: 1}), params(5), table(work=True))
+    assert placement.before == (5, 2, 1)
+    assert placement.available(Graph(nodes=nodes, required={2: 1})) == [(), (5,), (2,)]
+    assert placement.work_seconds == (1 + 3 * 3) / 64 + (1 + 3 * 2) / 64
+
+
+def test_a_small_value_is_multiplied_before_and_divided_after() -> None:
+    nodes = [Node(name="x", operator="t", period=SLOTS, fixed=3, bound=1.0)]
+    nodes += [Node(name=f"m{i}", operator="t", inputs=(i,), costs=(1,), period=SLOTS, bound=1e-4) for i in range(5)]
+    graph = Graph(nodes=tuple(nodes), required={})
+    placement = place(graph, params(3, noise=1e-6), table(work=False), rules=Rules(precision=1e-3))
+    (refresh,) = placement.refreshes
+    assert refresh.scales == (1024.0,)
+    assert refresh.after == (2,)
+
+
+def test_check_refuses_a_forged_placement() -> None:
+    nodes = [Node(name="x", operator="t", period=SLOTS, fixed=2)]
+    nodes += [Node(name=f"m{i}", operator="t", inputs=(i,), costs=(1,), period=SLOTS) for i in range(4)]
+    graph = Graph(nodes=tuple(nodes), required={})
+    good = place(graph, params(2), table(work=False))
+    forged = Placement(algorithm="forged", params="p", cost="c", before=good.before, refreshes=(), work_seconds=0.0)
+    with pytest.raises(PlanError, match=r"m\d: reads m\d at level 0, needs"):
+        check(graph, forged, params(2))
