@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 small with the HEAT paper's counts as a Circuit: its shape, counts and domains, with weights that are all equal.
+"""GPT-2 small with the HEAT paper's counts as a Circuit: its shape, counts and domains, with weights all equal.
 
 The paper gives family totals, not every site. HEAT: LayerNorm Goldschmidt 3 and Newton 2 each, softmax initialisation
 2 each, refinement 8 in block 0 and 71 over the other eleven, one pass. Calibrated: totals 235 / 63 / 105 / 309 over 36
@@ -73,7 +73,8 @@ def gpt2_small(counts: str = "heat", context: int = 128) -> Circuit:
         argmax=ArgmaxCalibration(schedule=argmax_schedule()),
         magnitudes=_magnitudes(),
     )
-    return Circuit(name=f"gpt2-small-{counts}", shape=shape, stages=_stages(), weights=_weights(shape), calibration=calibration)
+    weights, name = _weights(shape), f"gpt2-small-{counts}"
+    return Circuit(name=name, shape=shape, stages=_stages(), weights=weights, calibration=calibration)
 
 
 def argmax_schedule(tolerance: float = 0.03) -> ArgmaxSchedule:

@@ -17,7 +17,6 @@ from heatfhe.errors import (
     ConfigError,
     EngineError,
     FileFormatError,
-    MissingExtraError,
     MissingKeyError,
     OutOfLevelsError,
     WireError,
@@ -42,18 +41,24 @@ def test_instructions_mean_what_they_say(seed: int, by: int, batched: bool) -> N
     e = engine()
     x, y = row(seed, (3,) if batched else ()), row(seed + 1)
     a, b = e.value(x), e.value(y)
-    assert np.array_equal(e.add(a, b).slots, x + y) and np.array_equal(e.sub(a, b).slots, x - y)
-    assert np.array_equal(e.negate(a).slots, -x) and np.array_equal(e.times(a, 3).slots, 3 * x)
+    assert np.array_equal(e.add(a, b).slots, x + y)
+    assert np.array_equal(e.sub(a, b).slots, x - y)
+    assert np.array_equal(e.negate(a).slots, -x)
+    assert np.array_equal(e.times(a, 3).slots, 3 * x)
     turned = e.rotate(a, by).slots
     assert all(np.array_equal(turned[..., s], x[..., (s + by) % N]) for s in range(N))
-    assert np.array_equal(e.times_i(a).slots, 1j * x) and np.array_equal(e.conjugate(e.times_i(a)).slots, -1j * x)
+    assert np.array_equal(e.times_i(a).slots, 1j * x)
+    assert np.array_equal(e.conjugate(e.times_i(a)).slots, -1j * x)
     product = e.multiply(a, b)
-    assert np.array_equal(product.slots, x * y) and product.level == PARAMS.levels - 1
+    assert np.array_equal(product.slots, x * y)
+    assert product.level == PARAMS.levels - 1
     both = e.multiply_sum([(a, b), (b, b)])
-    assert np.allclose(both.slots, x * y + y * y) and both.level == PARAMS.levels - 1
+    assert np.allclose(both.slots, x * y + y * y)
+    assert both.level == PARAMS.levels - 1
     vector = Vector("v", lambda: np.arange(N))
     plain = e.multiply_plain_sum([(a, vector), (b, 0.5)])
-    assert np.allclose(plain.slots, x * np.arange(N) + 0.5 * y) and plain.level == PARAMS.levels - 1
+    assert np.allclose(plain.slots, x * np.arange(N) + 0.5 * y)
+    assert plain.level == PARAMS.levels - 1
     assert np.allclose(e.add_plain(a, vector).slots, x + np.arange(N))
 
 
@@ -64,14 +69,20 @@ def test_a_linear_map_is_baby_and_giant_steps() -> None:
     m = LinearMap("m", giants)
     inner = {g: sum(parts[g, b] * np.roll(x, -b) for b in (0, 1, 2)) for g in (0, 4)}
     found = e.linear(e.value(x), m)
-    assert np.allclose(found.slots, inner[0] + np.roll(inner[4], -4)) and found.level == PARAMS.levels - 1
+    assert np.allclose(found.slots, inner[0] + np.roll(inner[4], -4))
+    assert found.level == PARAMS.levels - 1
 
 
 def test_levels_are_spent_and_enforced() -> None:
     e = engine()
     a = e.value(row(0), 1)
     low = e.multiply(a, a)
-    for spend in (lambda: e.multiply(low, low), lambda: e.multiply_plain(low, 0.5), lambda: e.multiply_sum([(low, low)])):
+    spends = (
+        lambda: e.multiply(low, low),
+        lambda: e.multiply_plain(low, 0.5),
+        lambda: e.multiply_sum([(low, low)]),
+    )
+    for spend in spends:
         with pytest.raises(OutOfLevelsError, match="needs 1 level, has 0"):
             spend()
     with pytest.raises(EngineError, match=r"operands at levels \[0, 1\]"):
@@ -79,7 +90,7 @@ def test_levels_are_spent_and_enforced() -> None:
     with pytest.raises(OutOfLevelsError, match="cannot be dropped"):
         e.drop(low, 1)
     assert e.level(e.drop(a, 0)) == 0
-    with pytest.raises(EngineError, match="outside 0..5"):
+    with pytest.raises(EngineError, match=r"outside 0\.\.5"):
         e.value(row(0), 6)
     with pytest.raises(EngineError, match="16 slots"):
         e.value(np.zeros(8))
@@ -89,8 +100,9 @@ def test_a_bootstrap_refuses_what_a_real_one_would_destroy() -> None:
     e = engine()
     x = np.tile(row(3)[:4], 4)
     fresh = e.bootstrap(e.value(x, 0), period=4, bound=4.0)
-    assert fresh.level == PARAMS.levels and np.array_equal(fresh.slots, x)
-    with pytest.raises(EngineError, match="up to 0.1 met"):
+    assert fresh.level == PARAMS.levels
+    assert np.array_equal(fresh.slots, x)
+    with pytest.raises(EngineError, match=r"up to 0\.1 met"):
         e.bootstrap(e.value(x, 0), period=4, bound=0.1)
     with pytest.raises(EngineError, match="does not repeat with period 2"):
         e.bootstrap(e.value(x, 0), period=2, bound=4.0)
@@ -108,7 +120,8 @@ def test_pairs_lose_the_levels_the_parameters_say() -> None:
     params = clear_params(16, levels=5, pair_levels=2)
     e = ClearEngine(params)
     a, b = e.bootstrap_pair(e.value(row(1), 0), e.value(row(2), 1), period=16, bound=5.0)
-    assert (a.level, b.level) == (3, 3) and np.array_equal(b.slots, row(2))
+    assert (a.level, b.level) == (3, 3)
+    assert np.array_equal(b.slots, row(2))
 
 
 def test_noise_has_the_stated_size_and_keeps_the_period() -> None:
@@ -118,7 +131,8 @@ def test_noise_has_the_stated_size_and_keeps_the_period() -> None:
     added = e.bootstrap(e.value(x, 0), period=1 << 14, bound=2.0).slots
     assert added.std() == pytest.approx(1e-3, rel=0.05)
     added = e.bootstrap(e.value(x, 0), period=8, bound=2.0).slots
-    assert np.array_equal(added, np.tile(added[:8], 1 << 11)) and added.any()
+    assert np.array_equal(added, np.tile(added[:8], 1 << 11))
+    assert added.any()
     assert BootstrapNoise(sigma=1e-6, floor=1e-4).deviation(2.0) == 2e-4
     assert BootstrapNoise(table={1.0: 1e-5, 3.0: 3e-5}).deviation(2.0) == pytest.approx(2e-5)
     with pytest.raises(ConfigError, match="needs a generator"):
@@ -147,7 +161,8 @@ def test_values_travel_unchanged(seed: int, level: int, complex_: bool) -> None:
     e, x = engine(), row(seed, (2,))
     a = e.value(x * 1j if complex_ else x, level)
     back = e.parse(e.dump(a))
-    assert np.array_equal(back.slots, a.slots) and back.level == level
+    assert np.array_equal(back.slots, a.slots)
+    assert back.level == level
 
 
 def test_hostile_bytes_are_refused() -> None:
@@ -170,7 +185,8 @@ def test_the_clear_keyring_rehearses_a_real_one(tmp_path) -> None:  # type: igno
     ring = ClearKeyring(request)
     x = row(5)
     assert np.array_equal(ring.decrypt(ring.encrypt(x, level=3)), x)
-    assert [name for name, _ in ring.evaluation_keys()] == ["relinearisation", "conjugation", "rotation-1", "rotation-3"]
+    names = [name for name, _ in ring.evaluation_keys()]
+    assert names == ["relinearisation", "conjugation", "rotation-1", "rotation-3"]
     ring.save(tmp_path / "ring")
     assert ClearKeyring(request, tmp_path / "ring").request == request
     with pytest.raises(FileFormatError, match="other parameters"):
@@ -180,7 +196,4 @@ def test_the_clear_keyring_rehearses_a_real_one(tmp_path) -> None:  # type: igno
 def test_engines_are_found_by_name() -> None:
     with pytest.raises(ConfigError, match="unknown engine 'abacus'"):
         load_engine("abacus")
-    try:
-        assert load_engine("openfhe") is not None
-    except MissingExtraError as err:
-        assert "pip install 'heatfhe[openfhe]'" in str(err)
+    assert load_engine("clear")(KeyRequest(params=PARAMS, rotations=()), MemoryKeys()).params == PARAMS

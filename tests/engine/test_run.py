@@ -41,7 +41,8 @@ def test_every_step_is_reported_and_traced(made: Plan) -> None:
     source = made.source(tiny_circuit())
     out = run(made, engine, source, "prompt", {"x": [engine.value()]}, 0, reporter=steps, trace=trace.append)
     count = len(made.program("prompt").steps)
-    assert steps.heard[0] == f"start prompt {count}" and len(steps.heard) == count + 2
+    assert steps.heard[0] == f"start prompt {count}"
+    assert len(steps.heard) == count + 2
     assert set(out) == set(made.cache)
     adds_to_nothing = sum(len(p.values) for n, p in made.program("prompt").inputs.items() if "/" in n)
     assert count - len(trace) >= adds_to_nothing  # at position 0 nothing is added to an empty cache
@@ -77,7 +78,7 @@ def test_misuse_is_refused(made: Plan) -> None:
         runner.run("prompt", {"x": x}, 16)
     with pytest.raises(ConfigError, match="needs the value 'x'"):
         runner.run("prompt", {}, 0)
-    with pytest.raises(ConfigError, match="needs the value 'h.0.attn/k'"):
+    with pytest.raises(ConfigError, match=r"needs the value 'h\.0\.attn/k'"):
         runner.run("prompt", {"x": x}, 3)
     with pytest.raises(ConfigError, match="1 ciphertexts expected, got 2"):
         runner.run("prompt", {"x": x * 2}, 0)

@@ -23,7 +23,9 @@ def test_no_noise_is_no_drift(made: Plan) -> None:
     circuit = tiny_circuit()
     windows = sample_windows(circuit, 4, 9, seed=1)
     found = drift(made, circuit, windows, noise=BootstrapNoise())
-    assert found.fidelity.kl < 1e-15 and found.fidelity.top1 == 1.0 and found.fidelity.collapsed == 0
+    assert found.fidelity.kl < 1e-15
+    assert found.fidelity.top1 == 1.0
+    assert found.fidelity.collapsed == 0
 
 
 def test_noise_costs_fidelity_and_repeats_with_its_seed(made: Plan) -> None:
@@ -32,20 +34,24 @@ def test_noise_costs_fidelity_and_repeats_with_its_seed(made: Plan) -> None:
     small, large = (drift(made, circuit, windows, noise=BootstrapNoise(sigma=s), seed=3) for s in (1e-5, 1e-3))
     assert 0 < small.fidelity.kl < large.fidelity.kl
     again = drift(made, circuit, windows, noise=BootstrapNoise(sigma=1e-3), seed=3)
-    assert again == large and len(large.fidelity.kl_by_position) == 8
+    assert again == large
+    assert len(large.fidelity.kl_by_position) == 8
     assert large.as_json()["collapsed_by_position"] == list(large.collapsed_by_position)
 
 
 def test_destroyed_runs_are_counted_as_collapsed(made: Plan) -> None:
     circuit = tiny_circuit()
     found = drift(made, circuit, sample_windows(circuit, 3, 9), noise=BootstrapNoise(sigma=30.0))
-    assert found.fidelity.collapsed == 3 and max(found.collapsed_by_position) == 1.0
+    assert found.fidelity.collapsed == 3
+    assert max(found.collapsed_by_position) == 1.0
 
 
 def test_windows_are_tokens_of_the_circuit_and_repeat(made: Plan) -> None:
     circuit = tiny_circuit()
     windows = sample_windows(circuit, 5, 17, seed=2)
-    assert windows.shape == (5, 17) and windows.min() >= 0 and windows.max() < 64
+    assert windows.shape == (5, 17)
+    assert windows.min() >= 0
+    assert windows.max() < 64
     assert np.array_equal(windows, sample_windows(circuit, 5, 17, seed=2))
     with pytest.raises(ConfigError, match="does not fit a context"):
         sample_windows(circuit, 1, 18)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Law 4: circuit.run and the plan on the clear engine agree to 1e-8, over prompt, free running and cache wrap-around."""
+"""Law 4: circuit.run and the plan on the clear engine agree to 1e-8: prompt, free running and cache wrap-around."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_whole_generation_agrees(shape: dict[str, int], slots: int, placement:
 
 
 @pytest.mark.parametrize(("slots", "window", "pair_levels"), [(64, 1.0, 0), (128, 1.0, 1), (64, 246.0, 2)])
-def test_windows_and_levels_lost_to_pairing_do_not_change_the_answer(slots: int, window: float, pair_levels: int) -> None:
+def test_windows_and_levels_lost_to_pairs_change_nothing(slots: int, window: float, pair_levels: int) -> None:
     circuit = tiny_circuit()
     made = plan(circuit, clear_params(slots, levels=9, window=window, pair_levels=pair_levels))
     expected = circuit.generate([7, 3], 6)

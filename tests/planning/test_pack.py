@@ -45,7 +45,8 @@ def test_pack_then_unpack_is_the_identity(p: Packing, seed: int) -> None:
     assert np.array_equal(p.unpack_residual(p.pack_residual(row)), row)
     words = rng.standard_normal(p.shape.vocabulary)
     parts = p.pack_vocabulary(words)
-    assert len(parts) == p.vocabulary_parts and np.array_equal(p.unpack_vocabulary(list(parts)), words)
+    assert len(parts) == p.vocabulary_parts
+    assert np.array_equal(p.unpack_vocabulary(list(parts)), words)
     hidden = rng.standard_normal(p.shape.hidden)
     back = sum(p.collect(p.place(hidden, p.hidden(k)), p.hidden(k), p.shape.hidden) for k in range(p.hidden_parts))
     assert np.array_equal(back, hidden)
@@ -57,12 +58,14 @@ def test_pack_then_unpack_is_the_identity(p: Packing, seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_layouts_have_their_periods_and_zero_padding(p: Packing) -> None:
     x = p.pack_residual(np.ones(p.shape.width))
-    assert np.array_equal(x, np.roll(x, p.D)) and x.sum() == p.shape.width * p.slots / p.D
+    assert np.array_equal(x, np.roll(x, p.D))
+    assert x.sum() == p.shape.width * p.slots / p.D
     for part in p.pack_vocabulary(np.ones(p.shape.vocabulary)):
         assert np.array_equal(part, np.roll(part, p.V))
     spread = p.place(np.ones(p.shape.width), p.heads)
     assert spread.sum() == p.shape.width * p.t * (p.slots // p.n)  # every entry in each of the t copies
-    assert p.capacity >= p.context and p.m <= p.dh
+    assert p.capacity >= p.context
+    assert p.m <= p.dh
 
 
 def apply(p: Packing, product: Product, terms: list[Any], x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
@@ -146,9 +149,11 @@ def test_gpt2_small_uses_the_published_plaintext_counts() -> None:
     shape = Shape(layers=12, width=768, heads=12, hidden=3072, vocabulary=50257, context=1024)
     p = Packing(shape, 32768, 128)
     assert (p.D, p.t, p.stride, p.m, p.F, p.hF, p.V, p.vocabulary_parts) == (1024, 32, 512, 4, 4096, 64, 32768, 2)
-    assert to_heads("q", p, halve=False).plaintexts == 32 and to_heads("q", p, halve=True).plaintexts == 16
+    assert to_heads("q", p, halve=False).plaintexts == 32
+    assert to_heads("q", p, halve=True).plaintexts == 16
     assert from_heads("o", p, halve=True).plaintexts == 16
-    assert to_hidden("f", p, halve=True).plaintexts == 64 and from_hidden("d", p, halve=True).plaintexts == 64
+    assert to_hidden("f", p, halve=True).plaintexts == 64
+    assert from_hidden("d", p, halve=True).plaintexts == 64
     head = to_vocabulary("l", p, halve=True, pair=True)
     assert (head.plaintexts, len(head.babies), len(head.giants)) == (1024, 32, 32)
 
@@ -169,4 +174,5 @@ def test_a_product_is_checked_when_made() -> None:
     with pytest.raises(ConfigError, match="at least one rotation"):
         Product(key="x", babies=(), giants=(0,))
     p = Product(key="x", babies=(0, 1), giants=(0, 4), half=2)
-    assert Product.from_json(p.as_json()) == p and p.rotations == (1, 4)
+    assert Product.from_json(p.as_json()) == p
+    assert p.rotations == (1, 4)

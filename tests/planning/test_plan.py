@@ -34,7 +34,8 @@ def made(circuit: Circuit) -> Plan:
 def test_a_plan_round_trips_and_keeps_its_digest(made: Plan, tmp_path: Path) -> None:
     made.save(tmp_path / "a.plan")
     back = Plan.load(tmp_path / "a.plan")
-    assert back == made and back.digest == made.digest
+    assert back == made
+    assert back.digest == made.digest
     assert (tmp_path / "a.plan").stat().st_size < 1 << 20  # nothing model-sized is stored
 
 
@@ -98,7 +99,7 @@ def test_the_cache_keeps_one_level_over_all_programs(circuit: Circuit) -> None:
 def test_the_prompt_does_no_more_than_fill_the_cache(made: Plan) -> None:
     prompt, generate = made.program("prompt"), made.program("generate")
     assert not {"head", "argmax"} & set(prompt.counts())
-    assert not any(s.name.startswith("h.1.mlp") for s in prompt.steps)  # the last block is needed for keys and values only
+    assert not any(s.name.startswith("h.1.mlp") for s in prompt.steps)  # of the last block only keys and values
     assert len(prompt.bootstraps()) < len(generate.bootstraps()) / 2
 
 
@@ -146,9 +147,11 @@ def test_steps_and_programs_check_themselves() -> None:
 
 
 def test_sizes_and_paths_are_reported(made: Plan) -> None:
-    assert key_bytes(made) > 0 and weight_bytes(made, "generate") > weight_bytes(made, "prompt") > 0
+    assert key_bytes(made) > 0
+    assert weight_bytes(made, "generate") > weight_bytes(made, "prompt") > 0
     along = path(made.program("generate"))
-    assert {level for _, level in along} <= set(range(made.params.levels + 1)) and along[-1][1] == made.params.levels
+    assert {level for _, level in along} <= set(range(made.params.levels + 1))
+    assert along[-1][1] == made.params.levels
     assert len(bars(tally(made, "generate", cost_table(made.cost)))) == 9
 
 

@@ -58,7 +58,8 @@ def test_sampled_magnitudes_bound_what_a_solver_holds() -> None:
     found = finish(r)
     exact = np.abs(reciprocal(np.linspace(0.5, 8.0, 10001), fit, 4, gain=3.0)).max()
     bound, power = found.bound(y.id)
-    assert exact <= bound <= 1.05 * exact and power == 0.0
+    assert exact <= bound <= 1.05 * exact
+    assert power == 0.0
 
 
 def test_bounds_follow_the_row_length() -> None:
@@ -69,7 +70,9 @@ def test_bounds_follow_the_row_length() -> None:
     r.output("y", y)
     r.output("z", z)
     found = finish(r)
-    assert found.bound(x.id)[1] == 1.0 and found.bound(y.id)[1] == 0.0 and found.bound(z.id)[1] == 2.0
+    assert found.bound(x.id)[1] == 1.0
+    assert found.bound(y.id)[1] == 0.0
+    assert found.bound(z.id)[1] == 2.0
 
 
 def test_free_operations_on_shared_values_are_views_and_others_join_their_node() -> None:
@@ -78,7 +81,8 @@ def test_free_operations_on_shared_values_are_views_and_others_join_their_node()
     f = 2.0 - d  # a view: d is read below as well
     r.output("n", f * d)
     found = finish(r)
-    assert len(found.groups) == 3 and found.home[f.id] == found.home[d.id]
+    assert len(found.groups) == 3
+    assert found.home[f.id] == found.home[d.id]
     r, x = recorder()
     r.output("y", (x * x + 1.0) * 0.3)  # the constant joins the product's node
     assert len(finish(r).groups) == 3
@@ -129,7 +133,8 @@ def test_publics_fold_and_read_back() -> None:
     assert (rows * (1.0 / rows)) == Public(1.0, ())
     assert np.array_equal(p.value({"rows": 4.0, "causal": np.array([0.0, 1.0])}.__getitem__), np.array([0.0, 0.375]))
     root = (rows * 4.0).power(-0.5)
-    assert Public.parse(root.key) == root and root.value(lambda _: 9.0) == pytest.approx(1 / 6)
+    assert Public.parse(root.key) == root
+    assert root.value(lambda _: 9.0) == pytest.approx(1 / 6)
     with pytest.raises(ConfigError, match="not a plaintext"):
         Public.parse("mask*2")
 

@@ -18,7 +18,7 @@ from heatfhe.files import atomic_write
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
 
-HELP = "Run circuits on the clear engine with noise at every bootstrap of their plans; KL, top-1 and collapse by position."
+HELP = "Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position."
 EXAMPLES = (
     "  heat drift my-circuit --params paper-16 --sigma 1.7e-4\n"
     "  heat drift calibrated trained --params insecure-openfhe-12 --windows 64 --figure drift.png\n"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--floor", type=float, default=0.0, help="relative floor of the noise (default 0)")
     parser.add_argument("--windows", type=int, default=16, help="windows, drawn from the first circuit (default 16)")
     parser.add_argument("--positions", type=int, help="positions per window (default: the circuit's context)")
-    parser.add_argument("--tokens", type=Path, metavar="FILE", help=".npy of token ids (windows, positions + 1) instead")
+    parser.add_argument("--tokens", type=Path, metavar="FILE", help=".npy of token ids (windows, positions + 1)")
     parser.add_argument("--seed", type=int, default=0, help="of windows and noise (default 0)")
     parser.add_argument("--figure", type=Path, metavar="PNG", help="draw KL by position (needs matplotlib)")
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for circuit in circuits:
         made = plan(circuit, params, programs=("logits",), context=windows.shape[1] - 1)
         found.append(drift(made, circuit, windows, noise=noise, seed=args.seed, reporter=console.reporter))
-    console.print(f"noise {noise.sigma:g} at every bootstrap, {len(windows)} windows of {windows.shape[1] - 1} positions")
+    console.print(f"noise {noise.sigma:g} per bootstrap, {len(windows)} windows of {windows.shape[1] - 1} positions")
     console.table(
         ("circuit", "bootstraps", "KL", "KL first", "KL last", "decades/position", "top-1", "collapsed"),
         [_row(d) for d in found],

@@ -26,7 +26,7 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("circuit", type=Path, help="circuit directory, from heat export")
-    parser.add_argument("--params", required=True, metavar="NAME", help=f"parameter set: {', '.join(sorted(presets()))}")
+    parser.add_argument("--params", required=True, metavar="NAME", help=f"one of {', '.join(sorted(presets()))}")
     parser.add_argument("--placement", choices=sorted(ALGORITHMS), default="exact", help="algorithm (default exact)")
     parser.add_argument("--costs", metavar="TABLE", help=f"cost table: {', '.join(cost_tables())}, or a .json file")
     parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
@@ -70,7 +70,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 _HEADERS = (
-    "operator", "full", "sparse", "paired", "levels", "pt", "masks", "ct*ct", "hoisted", "rot", "key switches", "seconds"
+    "operator", "full", "sparse", "paired", "levels", "pt", "masks", "ct*ct", "hoisted", "rot", "key switches",
+    "seconds",
 )  # fmt: skip
 
 
@@ -94,12 +95,12 @@ def _compare(args: argparse.Namespace, console: Console, circuit: Circuit, optio
         spent = time.perf_counter() - began
         for program in made.programs:
             total = _total(tally(made, program, options["cost"]))
-            boots = total.bootstraps
-            rows.append((name, program, boots, total.paired, total.sparse, total.bootstrap_seconds, total.seconds, spent))
+            counts = (total.bootstraps, total.paired, total.sparse)
+            rows.append((name, program, *counts, total.bootstrap_seconds, total.seconds, spent))
             body.append({"placement": name, "program": program, **total.as_json(), "planning_seconds": spent})
     unit = options["cost"].unit
-    headers = ("placement", "program", "bootstraps", "paired", "sparse", f"bootstraps ({unit})", f"all ({unit})", "planned in")
-    console.table(headers, rows)
+    headers = ("placement", "program", "bootstraps", "paired", "sparse")
+    console.table((*headers, f"bootstraps ({unit})", f"all ({unit})", "planned in (s)"), rows)
     console.json(body)
     return 0
 

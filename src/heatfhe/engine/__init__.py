@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines: what executes a plan. clear (float64), openfhe, native (ours)."""
 
+from typing import cast
+
 from heatfhe.engine.clear import BootstrapNoise, ClearEngine
 from heatfhe.engine.counting import CountingEngine
 from heatfhe.engine.decode import Decode
@@ -58,7 +60,7 @@ def load_engine(name: str) -> EngineFactory:
             if err.name != "openfhe":  # our own broken import is not a missing extra
                 raise
             raise MissingExtraError("openfhe", needed_by="the openfhe engine") from err
-        return OpenFHEEngine
+        return cast(EngineFactory, OpenFHEEngine)
     if name == "native":
         try:
             from heatfhe.engine.native import NativeEngine
@@ -66,5 +68,5 @@ def load_engine(name: str) -> EngineFactory:
             if err.name not in _EXTRAS:
                 raise
             raise MissingExtraError(_EXTRAS[str(err.name)], needed_by="the native engine") from err
-        return NativeEngine
+        return cast(EngineFactory, NativeEngine)
     raise ConfigError(f"unknown engine {name!r}; have: clear, openfhe, native")

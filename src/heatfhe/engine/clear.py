@@ -112,7 +112,8 @@ class ClearEngine:
             slots = np.load(io.BytesIO(body[2:]), allow_pickle=False)
         except (ValueError, EOFError, OSError) as err:
             raise WireError("a value is truncated or altered; send it again") from err
-        if slots.ndim < 1 or slots.shape[-1] != self.slots or slots.dtype.kind not in "fc" or not np.isfinite(slots).all():
+        shaped = slots.ndim >= 1 and slots.shape[-1] == self.slots and slots.dtype.kind in "fc"
+        if not shaped or not np.isfinite(slots).all():
             raise WireError(f"a value must be finite numbers in {self.slots} slots")
         level = int.from_bytes(body[:2], "little")
         if level > self._params.levels:
@@ -170,7 +171,8 @@ class ClearEngine:
 
     def multiply_plain_sum(self, pairs: Sequence[tuple[ClearValue, Plain]]) -> ClearValue:
         level = self._equal(*(v for v, _ in pairs))
-        return ClearValue(_total([v.slots * self._plain(p) for v, p in pairs]), self._spend(level, "multiply_plain_sum"))
+        total = _total([v.slots * self._plain(p) for v, p in pairs])
+        return ClearValue(total, self._spend(level, "multiply_plain_sum"))
 
     def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
         for k in m.rotations:
@@ -188,9 +190,12 @@ class ClearEngine:
     def bootstrap(self, a: ClearValue, *, period: int, bound: float) -> ClearValue:
         return ClearValue(self._refreshed(a, period, bound), self._params.levels)
 
-    def bootstrap_pair(self, a: ClearValue, b: ClearValue, *, period: int, bound: float) -> tuple[ClearValue, ClearValue]:
+    def bootstrap_pair(
+        self, a: ClearValue, b: ClearValue, *, period: int, bound: float
+    ) -> tuple[ClearValue, ClearValue]:
         level = self._params.levels - self._params.pair_levels
-        return ClearValue(self._refreshed(a, period, bound), level), ClearValue(self._refreshed(b, period, bound), level)
+        first, second = (ClearValue(self._refreshed(v, period, bound), level) for v in (a, b))
+        return first, second
 
     def _refreshed(self, a: ClearValue, period: int, bound: float) -> NDArray[Any]:
         n = self.slots
@@ -199,9 +204,12 @@ class ClearEngine:
         size = float(np.abs(a.slots).max())
         if self.strict:
             if not np.isfinite(size) or size > bound * (1 + 1e-9):
-                raise EngineError(f"a bootstrap planned for magnitudes up to {bound:g} met {size:g}; calibrate on wider data")
+                raise EngineError(
+                    f"a bootstrap planned for magnitudes up to {bound:g} met {size:g}; calibrate on wider data"
+                )
             if bound > self._params.window * (1 + 1e-9):
-                raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's window {self._params.window:g}; plan again")
+                window = self._params.window
+                raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's window {window:g}; plan again")
             slack = 1e-6 * max(bound, 1e-300)
             if np.iscomplexobj(a.slots) and float(np.abs(a.slots.imag).max()) > slack:
                 raise EngineError("a bootstrap met a value that is not real")

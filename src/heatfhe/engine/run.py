@@ -61,14 +61,16 @@ class Runner:
     def __post_init__(self) -> None:
         if self.engine.params.digest != self.plan.params.digest:
             raise ConfigError(
-                f"the plan is for {self.plan.params.name}, the engine runs {self.engine.params.name}; plan again or open that set"
+                f"the plan is for {self.plan.params.name}, the engine runs {self.engine.params.name}; "
+                "plan again or open that set"
             )
 
     def run(self, program: str, inputs: Values[Any], position: int) -> dict[str, list[Any]]:
         """One program at one position."""
         if not 0 <= position < self.plan.context:
             raise ConfigError(
-                f"position {position} lies outside the plan's cache of {self.plan.context}; shorten the text or plan a larger context"
+                f"position {position} lies outside the plan's cache of {self.plan.context}; "
+                "shorten the text or plan a larger context"
             )
         chosen = self.plan.program(program)
         values = self._given(program, inputs, position)
@@ -79,11 +81,13 @@ class Runner:
             try:
                 results = self._execute(step, [values[a] for a in step.args], position)
             except EngineError as err:
-                raise type(err)(f"step {i} of {program!r} ({step.kind}, {step.name}) at position {position}: {err}") from err
+                place = f"step {i} of {program!r} ({step.kind}, {step.name}) at position {position}"
+                raise type(err)(f"{place}: {err}") from err
             for number, value in zip(step.results, results):
                 if value is not None and self.engine.level(value) != step.level:
                     raise EngineError(
-                        f"step {i} ({step.kind} of {step.name}) ended at level {self.engine.level(value)}, the plan says {step.level}"
+                        f"step {i} ({step.kind} of {step.name}) ended at level {self.engine.level(value)}, "
+                        f"the plan says {step.level}"
                     )
                 if number in last or number in kept:
                     values[number] = value
@@ -105,9 +109,10 @@ class Runner:
             if len(given) != len(port.values):
                 raise ConfigError(f"{name}: {len(port.values)} ciphertexts expected, got {len(given)}")
             for number, value in zip(port.values, given):
-                if value is not None and self.engine.level(value) != port.level:
-                    if self.engine.level(value) < port.level:
-                        raise EngineError(f"{name}: comes at level {self.engine.level(value)}, the plan needs {port.level}")
+                level = port.level if value is None else self.engine.level(value)
+                if level < port.level:
+                    raise EngineError(f"{name}: comes at level {level}, the plan needs {port.level}")
+                if level > port.level:
                     value = self.engine.drop(value, port.level)
                 values[number] = value
         return values
@@ -161,7 +166,7 @@ class Runner:
             return float(names[0])
         moves = self.source.moves(key)
         if all(name.partition("^")[0] == "rows" for name in names[1].split("*")):
-            return float(self.source.plain(key, position, part))  # type: ignore[arg-type]
+            return float(self.source.plain(key, position, part))
         full = f"{key}#{part}" + (f"@{position}" if moves else "")
         return Vector(full, lambda: self.source.plain(key, position, part), keep=not moves)  # type: ignore[arg-type,return-value]
 

@@ -57,7 +57,7 @@ def drift(
     seed: int = 0,
     reporter: Reporter = SILENT,
 ) -> Drift:
-    """Teacher-forced logits of windows (W, P + 1) with noise at every bootstrap, against the circuit's own clear ones."""
+    """Teacher-forced logits of windows (W, P + 1), noise at every bootstrap, against the circuit's own clear ones."""
     if windows.ndim != 2 or windows.shape[1] < 2:
         raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
     tokens, targets = windows[:, :-1], windows[:, 1:]

@@ -140,7 +140,7 @@ class Assembler:
         if len(event.values) == 2:
             (a,), (b,) = before
             pair = self._bootstrap(op, (a, b), event.period, _joined(bounds, self.recording.rows))
-            after = [(pair[0],), (pair[1],)]
+            after: list[tuple[int, ...]] = [(pair[0],), (pair[1],)]
             fresh -= self.params.pair_levels
         elif event.folded:
             numbers: list[int] = []
@@ -152,7 +152,7 @@ class Assembler:
             fresh -= self.params.pair_levels
         else:
             after = [tuple(self._bootstrap(op, (a,), event.period, bounds[0])[0] for a in before[0])]
-        for node, value, numbers_, scale in zip(event.values, values, after, event.scales):
+        for node, numbers_, scale in zip(event.values, after, event.scales):
             self.now[node] = self._unscaled(numbers_, scale, fresh, op)
             self.dropped = {k: v for k, v in self.dropped.items() if k[0] != node}
             self.viewed = {k: v for k, v in self.viewed.items() if self.recording.home[k[0]] != node}
@@ -221,7 +221,13 @@ def _joined(bounds: list[tuple[float, float]], rows: int) -> tuple[float, float]
 
 
 def assemble(
-    recording: Recording, placement: Placement, params: Params, *, name: str, inputs: Mapping[str, int], outputs: Mapping[str, int]
+    recording: Recording,
+    placement: Placement,
+    params: Params,
+    *,
+    name: str,
+    inputs: Mapping[str, int],
+    outputs: Mapping[str, int],
 ) -> Program:
     """Write the program; ``inputs`` and ``outputs`` fix the levels of named values."""
     return Assembler(recording, placement, params, inputs).program(name, outputs)

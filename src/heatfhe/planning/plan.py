@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Plan: a circuit bound to parameters, as programs of primitive steps. Pure data; weights are named, never stored."""
+"""The Plan: a circuit bound to parameters, as programs of primitive steps. Pure data; weights are named only."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class Plan:
     def program(self, name: str) -> Program:
         """A program by name."""
         if name not in self.programs:
-            raise ConfigError(f"the plan has no program {name!r}; it holds {', '.join(self.programs)}: plan again with it")
+            held = ", ".join(self.programs)
+            raise ConfigError(f"the plan has no program {name!r}; it holds {held}: plan again with it")
         return self.programs[name]
 
     def source(self, circuit: Circuit) -> PlaintextSource:

@@ -59,7 +59,8 @@ class Step:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Step:
         """Inverse of as_json."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

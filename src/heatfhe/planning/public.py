@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public plaintexts by name: products of a number and named factors, so that constants fold before anything is encoded."""
+"""Public plaintexts by name: products of a number and named factors, so that constants fold before encoding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from heatfhe.errors import ConfigError
 
-Number = Union[int, float]
+Number: TypeAlias = "int | float"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records one step by running the approximations over tracers: every operation, its period, its magnitude, its group."""
+"""Records one step by running the approximations over tracers: every operation with period, magnitude, group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError, ObliviousError
 from heatfhe.planning.pack.product import Product
-from heatfhe.planning.public import Number, Public, public
+from heatfhe.planning.public import Public, public
 
 GRID = 257  # samples of a solver's domain on which the magnitudes of everything it computes are found
 FREE = frozenset({"add_plain", "negate", "times", "rotate", "rotate_many", "conjugate", "times_i", "select"})
@@ -22,7 +22,7 @@ LEVELS = {"multiply": 1, "multiply_sum": 1, "multiply_plain": 1, "multiply_plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One recorded engine instruction. ``kind`` is the engine's method; ``modulus`` makes a rotation follow the position."""
+    """One recorded instruction. ``kind`` is the engine's method; ``modulus`` makes a rotation follow the position."""
 
     kind: str
     args: tuple[int, ...]
@@ -93,10 +93,11 @@ class Traced:
     def __sub__(self, other: Any) -> Traced:
         if isinstance(other, Traced):
             return self.recorder.emit("sub", (self, other))
-        return self + (-other)
+        lower: Any = -other
+        return self.__add__(lower)
 
     def __rsub__(self, other: Any) -> Traced:
-        return -self + other
+        return (-self).__add__(other)
 
     def __mul__(self, other: Any) -> Traced:
         r = self.recorder
@@ -129,7 +130,7 @@ class Traced:
         raise ObliviousError("a solver looked at its data: the server cannot, and must not, see it")
 
     __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = __abs__ = __array__ = _refuse
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
     __truediv__ = __rtruediv__ = __pow__ = __mod__ = __getitem__ = _refuse
 
 
@@ -254,8 +255,8 @@ class Recorder:
         by = tuple(k % self.slots if not modulus else k for k in by)
         ids = tuple(a.id for a in args)
         self.ops.append(
-            Op(kind=kind, args=ids, results=(id,), plains=plains, by=by, modulus=modulus, number=number, product=product,
-               group=self._group, name=name, operator=operator)
+            Op(kind=kind, args=ids, results=(id,), plains=plains, by=by, modulus=modulus, number=number,
+               product=product, group=self._group, name=name, operator=operator)
         )  # fmt: skip
         return Traced(self, id)
 
@@ -267,9 +268,8 @@ class Recorder:
             return [value for _ in wanted]
         ids = tuple(self._value(replace(value.facts, last=False, input="")) for _ in moved)
         name, operator = self._scope[-1]
-        self.ops.append(
-            Op(kind="rotate_many", args=(value.id,), results=ids, by=moved, group=self._group, name=name, operator=operator)
-        )
+        place: dict[str, Any] = {"group": self._group, "name": name, "operator": operator}
+        self.ops.append(Op(kind="rotate_many", args=(value.id,), results=ids, by=moved, **place))
         made = dict(zip(moved, ids))
         return [Traced(self, made[k]) if k else value for k in wanted]
 
@@ -286,7 +286,7 @@ class Recorder:
         return self.emit("multiply_sum", [v for pair in pairs for v in pair])
 
     def linear(self, value: Traced, *products: Product, period: int) -> Traced:
-        """A plaintext linear map; several products make a value of as many ciphertexts (their keys end in .0, .1, ...)."""
+        """A plaintext linear map; several products (keys ending in .0, .1, ...) make a value of as many ciphertexts."""
         self.products.update({p.key: p for p in products})
         first, parts = products[0], len(products)
         key = first.key if parts == 1 else first.key.removesuffix(".0")
@@ -320,8 +320,9 @@ class Recorder:
         return value
 
     def _derive(self, kind: str, args: list[Facts], plains: tuple[Public, ...], number: int) -> Facts:
-        period = max([f.period for f in args] + [self.periods.get(n, 1) for p in plains for n, _ in p.factors])
-        sizes = {f.parts for f in args} | {self.split.get(n, 1) for p in plains for n, _ in p.factors}
+        names = [n for p in plains for n, _ in p.factors]
+        period = max([f.period for f in args] + [self.periods.get(n, 1) for n in names])
+        sizes = {f.parts for f in args} | {self.split.get(n, 1) for n in names}
         if len(sizes - {1}) > 1:
             raise ConfigError(f"{self._scope[-1][0]}: operands of {sorted(sizes)} ciphertexts do not meet")
         samples, grid = self._samples(kind, args, plains, number)

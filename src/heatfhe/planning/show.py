@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as text: what it holds, every bootstrap, and the operators' shares as bars; for people and for golden files."""
+"""A plan as text: what it holds, every bootstrap, the operators' shares as bars; for people and golden files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def bars(found: dict[str, OperatorTally], unit: str = "s") -> list[str]:
     for t in found.values():
         whole = round(BAR * t.seconds / largest)
         hatched = round(BAR * t.bootstrap_seconds / largest)
-        out.append(f"{t.operator:<10s} {'/' * hatched}{'#' * (whole - hatched):<{BAR - hatched}s} {t.seconds:.3g} {unit}")
+        bar = "/" * hatched + "#" * (whole - hatched)
+        out.append(f"{t.operator:<10s} {bar:<{BAR}s} {t.seconds:.3g} {unit}")
     return out
 
 

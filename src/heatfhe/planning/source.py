@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from heatfhe.planning.pack.layout import Index
 from heatfhe.planning.programs.scales import scales
 from heatfhe.planning.public import Public
 
-Made = Union[float, NDArray[Any]]
+Made: TypeAlias = "float | NDArray[Any]"
 Term = tuple[NDArray[np.float64], Index, Index]
 
 MOVING = frozenset({"rows", "causal", "position", "append.k", "append.v"})
@@ -73,7 +73,7 @@ class PlaintextSource:
             return self._diagonal(product, int(giant), int(baby))
         e, c, h = p.coordinates
         tau, kappa = position % p.t, position // p.t
-        masks = {
+        masks: dict[str, Callable[[], Any]] = {
             "first": lambda: c == 0,
             "idle": lambda: h >= self.circuit.shape.heads,
             "causal": lambda: (e % p.m * p.t + c <= position) & (h < self.circuit.shape.heads),
@@ -82,7 +82,7 @@ class PlaintextSource:
         }
         if name not in masks:
             raise ConfigError(f"{name!r}: no plaintext of that name; the plan is of another release, plan again")
-        return masks[name]().astype(np.float64)
+        return np.asarray(masks[name](), dtype=np.float64)
 
     def _placed(self, row: NDArray[np.float64], index: Index) -> NDArray[np.float64]:
         padded = np.append(row, 0.0)
@@ -138,7 +138,8 @@ class PlaintextSource:
         return self._norm_scale(next(s.reads for s in self.circuit.stages if isinstance(s, Head)))
 
     def _norm_scale(self, value: str) -> float:
-        return next(self.scales.norms[s.name].result for s in self.circuit.stages if isinstance(s, Norm) and s.writes == value)
+        norm = next(s for s in self.circuit.stages if isinstance(s, Norm) and s.writes == value)
+        return self.scales.norms[norm.name].result
 
     @property
     def _owner(self) -> dict[str, str]:

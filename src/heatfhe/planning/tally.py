@@ -133,7 +133,7 @@ def depth(program: Program, operator: str) -> int:
         arrived = max((spent.get(a, (0, 0)) for a in s.args), default=(0, 0))
         one = 1 if s.kind in SPENDING else 0
         now = (arrived[0] + one, arrived[1] + (one if s.operator == operator else 0))
-        spent.update({r: now for r in s.results})
+        spent.update(dict.fromkeys(s.results, now))
         longest = max(longest, now)
     return longest[1]
 

@@ -50,16 +50,19 @@ class Packing:
             raise ConfigError(f"a slot count is a power of two, got {self.slots}")
         if self.slots < self.D:
             raise PlanError(
-                f"the padded width {self.D} does not fit {self.slots} slots; use a ring of dimension {2 * self.D} or more"
+                f"the padded width {self.D} does not fit {self.slots} slots; "
+                f"use a ring of dimension {2 * self.D} or more"
             )
         if not 1 <= self.context <= self.shape.context:
             raise PlanError(
-                f"a cache of {self.context} positions was asked for, the circuit's context is {self.shape.context}; ask for at most that"
+                f"a cache of {self.context} positions was asked for, the circuit's context is {self.shape.context}; "
+                "ask for at most that"
             )
         if self.m > self.dh:
             raise PlanError(
                 f"a cache of {self.context} positions needs {self.m} residue classes and the head has {self.dh}; "
-                f"use at least {2 * self.slots * self.m // self.dh} as ring dimension or a context of at most {self.t * self.dh}"
+                f"use at least {2 * self.slots * self.m // self.dh} as ring dimension "
+                f"or a context of at most {self.t * self.dh}"
             )
 
     @property

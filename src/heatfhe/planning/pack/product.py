@@ -3,7 +3,7 @@
 
 A product is ``y[s] = sum over r in R of M[in(s + r), out(s)] x[s + r]`` followed by a rotate-and-sum tree; ``in`` and
 ``out`` are layouts. With a complex input ``x + i rot_half(x)`` half of R suffices: the plaintexts become
-``(a_r - i a_{r + half}) / 2`` and the result is ``z + conj(z)``. With a complex output two matrices share the rotations.
+``(a_r - i a_{r + half}) / 2`` and the result is ``z + conj(z)``. With a complex output two matrices share rotations.
 """
 
 from __future__ import annotations
@@ -134,7 +134,10 @@ def diagonal(matrix: NDArray[np.float64], source: Index, target: Index, r: int) 
     return np.asarray(np.where(real, matrix[np.where(real, rows, 0), np.where(real, columns, 0)], 0.0))
 
 
-def encoded(p: Product, terms: Sequence[tuple[NDArray[np.float64], Index, Index]], giant: int, baby: int) -> NDArray[Any]:
+Term = tuple[NDArray[np.float64], Index, Index]
+
+
+def encoded(p: Product, terms: Sequence[Term], giant: int, baby: int) -> NDArray[Any]:
     """The plaintext of one (giant, baby), rolled back by the giant; a term is (matrix, layout in, layout out).
 
     Two terms are given with ``pair`` or ``join``. 1/2 is folded in, so that z + conj(z) is the (real) result, and

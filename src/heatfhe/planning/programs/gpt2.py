@@ -2,7 +2,7 @@
 """GPT-2's decode of one token as recorded operations, over an encrypted cache with all heads in one ciphertext.
 
 The position is public. Token p of the cache sits in copy p mod t and residue class p div t: slot (e, c, h) of key
-ciphertext j holds key[token (c, e mod m)][h, e + j], slot (e, c, h) of value ciphertext j value[token (c, (e + j) mod m)][h, e].
+ciphertext j holds key[token (c, e mod m)][h, e + j], and of value ciphertext j value[token (c, (e + j) mod m)][h, e].
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from heatfhe.approx import ArgmaxSchedule, ChordSeed, ReciprocalFit, activation, cutmax, inverse_sqrt, reciprocal, rms_norm, softmax
+from heatfhe.approx import (
+    ArgmaxSchedule,
+    ChordSeed,
+    ReciprocalFit,
+    activation,
+    cutmax,
+    inverse_sqrt,
+    reciprocal,
+    rms_norm,
+    softmax,
+)
 from heatfhe.circuit import Activation, Attention, Circuit, Head, Linear, Norm, Residual
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.pack import (
@@ -193,8 +203,9 @@ class _Decoder:
                 q = self.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
             r.assume(q, self.bound(f"{name}/q") * 2 / self.score_scale(name))
         with r.scope(name, "cache"):
+            limits = {k: self.bound(f"{name}/{k}") for k in "kv"}
             caches = {
-                k: r.input(f"{name}/{k}", period=p.n, bound=self.bound(f"{name}/{k}"), parts=p.m, refreshable=False) for k in "kv"
+                k: r.input(f"{name}/{k}", period=p.n, bound=limits[k], parts=p.m, refreshable=False) for k in "kv"
             }
             with r.group():
                 k = heads("k").rotate(-p.Hp, modulus=p.t)
@@ -203,7 +214,7 @@ class _Decoder:
             with r.group():
                 values = caches["v"] + heads("v").rotate(-p.Hp, modulus=p.t) * Public.named("append.v")
             for kind, cache in (("k", keys), ("v", values)):
-                r.assume(cache, self.bound(f"{name}/{kind}")).facts.refreshable = False
+                r.assume(cache, limits[kind]).facts.refreshable = False
                 r.output(f"{name}/{kind}", cache)
         with r.scope(name, "attention"):
             with r.group():

@@ -23,7 +23,7 @@ SUM_OF_SQUARES = 512.0  # a round's sum of squares may leave the aim this far: a
 class NormScale:
     """How one norm is computed: z carried times ``square``, the root with ``gain``, the result times ``result``.
 
-    ``root_times`` and ``result_times`` are the free integers used on the way.
+    ``square_times`` and ``result_times`` are the free integers used on the way.
     """
 
     square: float
@@ -75,13 +75,15 @@ def scales(circuit: Circuit, window: float) -> Scales:
         residual=residual,
         norms={s.name: _norm(circuit, s, 1.0 if s.reads == first else residual, aim) for s in norms},
         attention={s.name: aim / magnitude(circuit, s.writes) for s in circuit.stages if isinstance(s, Attention)},
-        activation={s.name: 1.0 / c.activations[s.name].fit.bound for s in circuit.stages if isinstance(s, Activation)},
+        activation={
+            s.name: 1.0 / c.activations[s.name].fit.bound for s in circuit.stages if isinstance(s, Activation)
+        },
         logits=logits,
     )
 
 
 def _norm(circuit: Circuit, stage: Norm, carried: float, aim: float) -> NormScale:
-    """The norm of a stream held as x * carried: z'' = times * sum (x carried)^2, y = gain / sqrt(z''), x carried * y."""
+    """The norm of a stream held as x * carried: z = times * sum (x carried)^2, y = gain / sqrt(z), x carried * y."""
     fit = circuit.calibration.norms[stage.name].fit
     times = max(1, math.floor(aim / (fit.hi * carried**2)))
     square = times * carried**2
