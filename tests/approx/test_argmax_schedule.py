@@ -81,6 +81,21 @@ def test_unreachable_floors_and_bad_rows_are_refused() -> None:
         ArgmaxSchedule(rounds=())
 
 
+def test_a_leader_further_out_than_any_seen_does_not_diverge() -> None:
+    """Above a domain the iterations diverge, so each round's is sized for leaders `margin` further out."""
+    x = synthetic_logits(32, 3000, seed=0)
+    for powers in (POWERS, (3, 3, 3, 7, 9)):
+        schedule = calibrate_schedule(x, powers, margin=1.2)
+        far = x.copy()
+        z = (x - mean(x)) / x.std(axis=-1, keepdims=True)
+        rows = np.arange(len(x))
+        far[rows, x.argmax(axis=-1)] += 0.15 * z.max(axis=-1) * x.std(axis=-1)
+        hot = cutmax(far, schedule, mean=mean, size=3000, total=total)
+        assert np.isfinite(hot).all()
+        assert (hot.argmax(axis=-1) == x.argmax(axis=-1)).all()
+        assert hot.max() <= 1.01
+
+
 def test_long_rows_are_shortened_faithfully() -> None:
     """The calibration sees a long row's tails entry by entry and its middle in groups: moments agree after a power."""
     x = synthetic_logits(6, 9000, seed=2)

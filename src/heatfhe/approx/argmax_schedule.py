@@ -41,7 +41,16 @@ class _Rows:
         return s
 
 
-_Run: TypeAlias = "tuple[tuple[ArgmaxRound, Array], ...]"  # rounds, each with the rows that leave it
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    """Rows between two rounds, and how far under and over the leaders here one not seen may be, as factors."""
+
+    x: Array
+    under: float
+    over: float
+
+
+_Run: TypeAlias = "tuple[tuple[ArgmaxRound, _State], ...]"  # rounds, each with what leaves it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +70,7 @@ def calibrate_schedule(
     *,
     floor: float = 1e-2,
     round_floor: float = 1e-5,
-    margin: float = 1.05,
+    margin: float = 1.2,
     headroom: float = 0.95,
     newton_levels: int = 2,
     solver: str = "plain",
@@ -74,7 +83,8 @@ def calibrate_schedule(
     enter at `headroom`; a round whose most negative entry could win gets a shift. final_tolerance None leaves the last
     division out.
 
-    Domain  logits of shape (rows, size), finite, no row constant; a leader may lie `margin` further out than seen.
+    Domain  logits of shape (rows, size), finite, no row constant; on rows not seen, a leader may lie `margin` times
+            as many deviations out as the furthest seen.
     Bound   on these rows, the leader leaves the last round at `floor` or above and every round at `round_floor` or
             above, and the argmax is kept; both are checked by running the schedule.
     Depth   none: a calibration; the result states its levels.
@@ -132,13 +142,14 @@ def _shorten(logits: Any) -> _Rows:
 
 def _search(rows: _Rows, aim: _Aim, floor: float, round_floor: float) -> tuple[ArgmaxRound, ...]:
     """Start near the exact normaliser; give levels back, or trade them between rounds, while the leaders stay up."""
-    run = _run(rows, aim, [None] * len(aim.powers), (), rows.values)
+    start = _State(rows.values, aim.margin**-0.5, aim.margin)
+    run = _run(rows, aim, [None] * len(aim.powers), (), start)
     _refuse_unreachable(run, aim, floor, round_floor)
     price = _price(run, aim)
     while True:
         best: tuple[tuple[int, float], _Run] | None = None
         for first, levels in _moves([r.root_levels for r, _ in run]):
-            tried = _run(rows, aim, levels[first:], run[:first], run[first - 1][1] if first else rows.values)
+            tried = _run(rows, aim, levels[first:], run[:first], run[first - 1][1] if first else start)
             leaders = [made.leader for made, _ in tried]
             if leaders[-1] < floor or min(leaders) < round_floor:
                 continue
@@ -178,23 +189,25 @@ def _refuse_unreachable(run: _Run, aim: _Aim, floor: float, round_floor: float) 
         )
 
 
-def _run(rows: _Rows, aim: _Aim, levels: Sequence[int | None], done: _Run, x: Array) -> _Run:
+def _run(rows: _Rows, aim: _Aim, levels: Sequence[int | None], done: _Run, state: _State) -> _Run:
     """The rounds after the ones done, at these levels of inverse root, each fitted on what the last one leaves."""
     made = list(done)
     for most in levels:
-        t = len(made)
-        slack = aim.margin ** (2 * aim.powers[t - 1] if t else 2)
-        fitted, x = _round(rows, aim, x, slack, aim.powers[t], most)
-        made.append((fitted, x))
+        fitted, state = _round(rows, aim, state, aim.powers[len(made)], most)
+        made.append((fitted, state))
     return tuple(made)
 
 
-def _round(rows: _Rows, aim: _Aim, x: Array, slack: float, power: int, most: int | None) -> tuple[ArgmaxRound, Array]:
-    """One round and the rows that leave it: the best root of `most` levels, or the first that is nearly exact."""
-    centred = x - rows.mean(x)
+def _round(rows: _Rows, aim: _Aim, state: _State, power: int, most: int | None) -> tuple[ArgmaxRound, _State]:
+    """One round and what leaves it: the best root of `most` levels, or the first that is nearly exact.
+
+    The domain of the variance holds what the rows not seen may bring; it reaches as far up as they can, because above
+    it the iterations diverge, while below it a leader only shrinks.
+    """
+    centred = state.x - rows.mean(state.x)
     variance, top = rows.mean(centred * centred), centred.max(axis=-1, keepdims=True)
-    lo = float(variance.min()) / slack
-    kappa = 2.0 ** (math.ceil(4.0 * math.log2(float(variance.max()) * slack / lo)) / 4.0)
+    lo, hi = float(variance.min()) * state.under**2, float(variance.max()) * state.over**2
+    kappa = 2.0 ** (math.ceil(4.0 * math.log2(hi / lo)) / 4.0)
     exact = top / np.sqrt(variance)
     wanted = _NEAR * float(exact.min() / exact.max())
     chosen: tuple[float, ArgmaxRound, Array] | None = None
@@ -208,7 +221,22 @@ def _round(rows: _Rows, aim: _Aim, x: Array, slack: float, power: int, most: int
         if chosen is not None and chosen[0] >= wanted:
             break
     assert chosen is not None
-    return _place(chosen[1], centred * chosen[2], power, aim.headroom)
+    fitted, x = _place(chosen[1], centred * chosen[2], power, aim.headroom)
+    return fitted, _unseen(rows, aim, fitted, exact, x)
+
+
+def _unseen(rows: _Rows, aim: _Aim, r: ArgmaxRound, deviations: Array, x: Array) -> _State:
+    """What leaves a round: the seen rows, and how far leaders can lie from theirs.
+
+    A leader not seen stands at most `margin` times as many deviations out as the furthest seen, and never further than
+    sqrt(size - 1); it meets the root's error where that is worst over the domain. Downwards the square root of the
+    margin is allowed for.
+    """
+    v = np.geomspace(r.lo, r.hi, 257)
+    root = np.sqrt(v) * inverse_deviation(v, r, 1.0)
+    furthest = min(aim.margin * float(deviations.max()), math.sqrt(rows.size - 1.0))
+    over = (furthest * float(root.max()) + r.shift) ** r.power / float(x.max())
+    return _State(x, aim.margin ** (-0.5 * r.power), max(1.0, over))
 
 
 def _candidates(lo: float, kappa: float, power: int, levels: int, aim: _Aim) -> Iterator[ArgmaxRound]:

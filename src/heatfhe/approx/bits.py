@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iterations as bits: the exchange rate between a solver's count and a uniform quantiser's width, and its bounds."""
+"""Iterations as bits: the exchange rate between a solver's count and a uniform quantiser's width, and its bounds.
+
+Its bounds are proved in proofs/Bits.v and proofs/Network.v; docs/theory.md ties each function to its theorem.
+"""
 
 from __future__ import annotations
 

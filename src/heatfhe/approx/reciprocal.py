@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""1/d and n/d by Goldschmidt's iteration from the best linear seed, plain or relaxed."""
+"""1/d and n/d by Goldschmidt's iteration from the best linear seed, plain or relaxed.
+
+Its bounds are proved in proofs/Iterators.v; docs/theory.md says which theorem stands behind which function.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax without a maximum: a narrow exponential, a first normalisation, then passes of square and normalise."""
+"""Softmax without a maximum: a narrow exponential, a first normalisation, then passes of square and normalise.
+
+Its bounds are proved in proofs/Softmax.v; docs/theory.md says which theorem stands behind which function.
+"""
 
 from __future__ import annotations
 
