@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from heatfhe.ckks.chain import Chain
 from heatfhe.ckks.expand import SEED_BYTES
-from heatfhe.ckks.keys import Fresh, KeyId, SwitchKey, fresh_half
 from heatfhe.ckks.kernels.plans import Words, natural_order
+from heatfhe.ckks.keys import Fresh, KeyId, SwitchKey, fresh_half
 from heatfhe.ckks.ring import Ciphertext, same_scale
 from heatfhe.errors import ConfigError, WireError
 

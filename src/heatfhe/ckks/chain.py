@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -49,8 +49,8 @@ class ChainSpec:
             raise ConfigError(f"ring dimension must be a power of two from 16 to 131072, got {n}")
         if not 20 <= self.scale_bits <= 50 or self.levels < 1 or self.special < 1:
             raise ConfigError(
-                f"a chain needs a scale of 20 to 50 bits, one level and one special prime at least; got {self.scale_bits} "
-                f"bits, {self.levels} levels, {self.special} special primes"
+                f"a chain needs a scale of 20 to 50 bits, one level and one special prime at least; got "
+                f"{self.scale_bits} bits, {self.levels} levels, {self.special} special primes"
             )
 
 
@@ -65,7 +65,9 @@ def states(scale_bits: int, count: int) -> list[tuple[int, int]]:
                 out.append((mu + rest // MAIN_BITS, new_tau))
                 break
         else:
-            raise ConfigError(f"no chain of {MAIN_BITS}- and {TERMINAL_BITS}-bit primes makes steps of {scale_bits} bits")
+            raise ConfigError(
+                f"no chain of {MAIN_BITS}- and {TERMINAL_BITS}-bit primes makes steps of {scale_bits} bits"
+            )
     return out
 
 
@@ -208,7 +210,7 @@ def _ideal_mains(levels: Sequence[tuple[int, int]], terminals: Sequence[int], sc
     count = max(mu for mu, _ in levels)
     logs = [math.log2(t) for t in terminals]
     matrix, target = [], []
-    for (m0, t0), (m1, t1) in zip(levels, levels[1:]):
+    for (m0, t0), (m1, t1) in pairwise(levels):
         row = np.zeros(count)
         row[:m1] += 1
         row[:m0] -= 1
@@ -233,7 +235,7 @@ def _normal_mains(levels: Sequence[tuple[int, int]], terminals: Sequence[int], s
     logs = [math.log2(t) for t in terminals]
     mains: list[int] = []
     used = set(terminals)
-    for (m0, t0), (m1, t1) in zip(levels, levels[1:]):
+    for (m0, t0), (m1, t1) in pairwise(levels):
         while len(mains) < m1:
             log = float(ideal[len(mains)])
             if len(mains) == m1 - 1:
@@ -266,10 +268,12 @@ def make_chain(spec: ChainSpec) -> Chain:
     n = spec.ring_dimension
     levels = states(spec.scale_bits, spec.levels)
     if spec.eval_levels and levels[-1][0] != max(mu for mu, _ in levels):
-        good = [i for i in range(1, spec.levels + 8) if (s := states(spec.scale_bits, i))[-1][0] == max(m for m, _ in s)]
+        good = [
+            i for i in range(1, spec.levels + 8) if (s := states(spec.scale_bits, i))[-1][0] == max(m for m, _ in s)
+        ]
         raise ConfigError(
-            f"{spec.levels} normal levels of {spec.scale_bits} bits end below the largest number of mains, so the levels "
-            f"of EvalMod cannot stand on them; use one of {good}"
+            f"{spec.levels} normal levels of {spec.scale_bits} bits end below the largest number of mains, so the "
+            f"levels of EvalMod cannot stand on them; use one of {good}"
         )
     top_mu, top_tau = levels[-1]
     count = max(tau for _, tau in levels)
@@ -283,13 +287,13 @@ def make_chain(spec: ChainSpec) -> Chain:
         mains += pair
     windows = [*levels, *((top_mu + 2 * i, top_tau) for i in range(1, spec.eval_levels + 1))]
     for bits in spec.raise_bits:
-        pair = _take(primes_near(2.0 ** (bits / 2), n), 2, used)
-        mains += pair
+        mains += _take(primes_near(2.0 ** (bits / 2), n), 2, used)
         windows.append((len(mains), top_tau))
     windows += [(len(mains), top_tau + 2 * i) for i in range(1, spec.spare_pairs + 1)]
     return Chain(
-        ring_dimension=n, terminals=tuple(terminals), mains=tuple(mains), special=tuple(special), windows=tuple(windows),
-        normal_levels=spec.levels, eval_levels=spec.eval_levels, scale_bits=spec.scale_bits, eval_bits=spec.eval_bits,
+        ring_dimension=n, terminals=tuple(terminals), mains=tuple(mains), special=tuple(special),
+        windows=tuple(windows), normal_levels=spec.levels, eval_levels=spec.eval_levels, scale_bits=spec.scale_bits,
+        eval_bits=spec.eval_bits,
     )  # fmt: skip
 
 

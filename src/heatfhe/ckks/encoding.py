@@ -48,7 +48,9 @@ class Encoder:
         """Integer coefficients at a scale."""
         coefficients = np.rint(self.embed(values) * scale)
         if np.abs(coefficients).max() >= LARGEST:
-            raise ConfigError(f"a plaintext at scale 2^{np.log2(scale):.1f} does not fit 62 bits; make its values smaller")
+            raise ConfigError(
+                f"a plaintext at scale 2^{np.log2(scale):.1f} does not fit 62 bits; make its values smaller"
+            )
         return coefficients.astype(np.int64)
 
     def decode(self, coefficients: NDArray[np.float64]) -> NDArray[np.complex128]:

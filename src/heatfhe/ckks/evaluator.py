@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyTable, conjugation_element, galois_element
 from heatfhe.ckks.kernels import Words
+from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyTable, conjugation_element, galois_element
 from heatfhe.ckks.keyswitch import KeySwitcher
 from heatfhe.ckks.ring import Ciphertext, Ring, same_scale
 from heatfhe.errors import EngineError, OutOfLevelsError
@@ -89,7 +89,9 @@ class Evaluator:
         level, scale = pairs[0][0].level, pairs[0][0].scale * pairs[0][1].scale
         for a, b in pairs:
             if a.level != level or b.level != level or not same_scale(a.scale * b.scale, scale):
-                raise EngineError(f"multiply_sum: operands at levels {a.level} and {b.level}, want {level} and equal scales")
+                raise EngineError(
+                    f"multiply_sum: operands at levels {a.level} and {b.level}, want {level} and equal scales"
+                )
         self._need_level(level, "multiply")
         ring = self.ring
         tensor = ring.kernels.tensor([(a.data, b.data) for a, b in pairs], ring.rows(level))
@@ -150,7 +152,7 @@ class Evaluator:
         return self.rescale(Ciphertext(level, now * scale, data))
 
     def drop(self, a: Ciphertext, level: int, *, scale: float | None = None) -> Ciphertext:
-        """The same value at a lower level and its canonical (or the given) scale: one exact division, whatever the distance.
+        """The same value at a lower level and its canonical (or the given) scale, by one exact division.
 
         Levels are not nested, so limbs cannot just be left out: multiply by round(scale' D / (E scale)), divide by D/E.
         """
@@ -171,7 +173,9 @@ class Evaluator:
         if level == a.level:
             return a
         if not (now.start <= below.start and below.stop <= now.stop):
-            raise EngineError(f"restrict: the primes of level {level} are not among those of level {a.level}; drop instead")
+            raise EngineError(
+                f"restrict: the primes of level {level} are not among those of level {a.level}; drop instead"
+            )
         first = below.start - now.start
         return Ciphertext(level, a.scale, np.ascontiguousarray(a.data[:, first : first + len(below)]))
 

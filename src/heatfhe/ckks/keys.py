@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public evaluation keys: what each is, how it travels (half of it a seed), and the table an evaluator reads.
 
-A switching key from s' to s holds, for each digit i, (b_i, a_i) with b_i = -a_i s + e_i + P w_i s', where w_i is 1 modulo
-the primes of digit i and 0 modulo the others. Rotation keys switch from s to phi^-1(s): the automorphism phi is applied
-to the result, so that many rotations share one decomposition.
+A switching key from s' to s holds, for each digit i, (b_i, a_i) with b_i = -a_i s + e_i + P w_i s', where w_i is 1
+modulo the primes of digit i and 0 modulo the others. Rotation keys switch from s to phi^-1(s) and the automorphism phi
+follows, so that many rotations share one decomposition.
 """
 
 from __future__ import annotations
@@ -150,6 +150,6 @@ class KeyTable:
             ) from None
 
     @property
-    def bytes(self) -> int:
+    def memory(self) -> int:
         """Memory held."""
         return sum(words.nbytes for words, _ in self._keys.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which evaluation keys a plan needs, each no higher than the levels it is used at: keyring and engine agree by this list."""
+"""Which evaluation keys a plan needs, each no higher than the levels it is used at: the list both sides agree on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from heatfhe.ckks.keys import GALOIS, RELINEARISE, TO_DENSE, TO_SPARSE, KeyId, c
 from heatfhe.ckks.presets import NativeSet
 
 
-def key_ids(native: NativeSet, rotations: Iterable[int], conjugation: bool, periods: Iterable[int]) -> tuple[KeyId, ...]:
+def key_ids(
+    native: NativeSet, rotations: Iterable[int], conjugation: bool, periods: Iterable[int]
+) -> tuple[KeyId, ...]:
     """Every key, in a fixed order: relinearisation, the two of encapsulation, then automorphisms by element."""
     chain, n = native.chain, native.chain.ring_dimension
     slots, usable = n // 2, native.params.levels

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hybrid key switching: decompose, multiply by a key modulo QP, divide by P, with the parts apart so they can be shared."""
+"""Hybrid key switching: decompose, multiply by a key modulo QP, divide by P; apart, so that parts can be shared."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from heatfhe.ckks.keys import KeyTable
 from heatfhe.ckks.kernels import Words
+from heatfhe.ckks.keys import KeyTable
 from heatfhe.ckks.ring import Ring
 from heatfhe.errors import MissingKeyError
 

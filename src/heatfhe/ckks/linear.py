@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plaintext linear maps by diagonals: baby steps hoisted, giant steps on raised sums, one division at the end.
 
-y = sum over G of rot_G( sum over b of p_(G,b) * rot_b(x) ). Baby rotations of x share one decomposition and stay modulo
-QP; plaintexts are encoded modulo QP too; each giant step divides only its second polynomial by P, to decompose it again;
-the division by P of the result and its rescale are one step. (Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux, ePrint
-2020/1203: double hoisting.)
+y = sum over G of rot_G( sum over b of p_(G,b) * rot_b(x) ). Baby rotations of x share one decomposition and stay
+modulo QP; plaintexts are encoded modulo QP too; each giant step divides only its second polynomial by P, to decompose
+it again; the division by P of the result and its rescale are one step. (Double hoisting: Bossuat, Mouchet,
+Troncoso-Pastoriza, Hubaux, ePrint 2020/1203.)
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.evaluator import Evaluator
-from heatfhe.ckks.keys import GALOIS, galois_element
 from heatfhe.ckks.kernels import Rows, Words
+from heatfhe.ckks.keys import GALOIS, galois_element
 from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.errors import EngineError
 
@@ -33,7 +33,7 @@ class EncodedMap:
     giants: tuple[tuple[int, Rows, Words], ...]  # rotation, which baby each plaintext multiplies, plaintexts (D, E, N)
 
     @property
-    def bytes(self) -> int:
+    def memory(self) -> int:
         """Memory held."""
         return sum(words.nbytes for _, _, words in self.giants)
 

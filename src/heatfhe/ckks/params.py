@@ -11,7 +11,8 @@ from heatfhe.files import json_digest
 
 # Largest log2(QP) for a uniform ternary secret and sigma = 3.19 against classical attacks, by ring dimension and
 # security bits. Source: Bossuat et al., "Security Guidelines for Implementing Homomorphic Encryption", ePrint 2024/463,
-# Table 5.2 (primal uSVP, BDD and dual hybrid attacks, MATZOV reduction cost). P counts: evaluation keys are samples mod QP.
+# Table 5.2 (primal uSVP, BDD and dual hybrid attacks, MATZOV reduction cost). P counts: evaluation keys are samples
+# modulo QP.
 MAX_LOG_QP: dict[int, dict[int, float]] = {
     1 << 10: {128: 26},
     1 << 11: {128: 53, 192: 36, 256: 27},

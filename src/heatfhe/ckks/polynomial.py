@@ -60,7 +60,9 @@ class ChebyshevEvaluator:
             if power.level <= level:
                 raise OutOfLevelsError(f"polynomial: T_{g} is at level {power.level}, needed above level {level}")
             q, p = divide_chebyshev(p, g)
-            pairs.append((self.evaluate(q, level + 1, scale * float(ratio) / power.scale), e.restrict(power, level + 1)))
+            pairs.append(
+                (self.evaluate(q, level + 1, scale * float(ratio) / power.scale), e.restrict(power, level + 1))
+            )
         terms = self._terms(p, level + 1, scale, ratio)
         if pairs:
             out = e.multiply_sum(pairs, terms)

@@ -61,7 +61,9 @@ class NativeSet:
 _CHAIN_WORDS = ("special", "eval_levels", "eval_bits", "eval_gain", "raise_levels", "raise_bits", "spare_pairs")
 
 
-def make_params(name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: float, promised_bits: float, window: float) -> Params:
+def make_params(
+    name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: float, promised_bits: float, window: float
+) -> Params:
     """A parameter set from the few integers of its chain; refuses what the security table does not allow."""
     chain = make_chain(spec)
     bootstrap.check(chain)
@@ -75,7 +77,8 @@ def make_params(name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: 
     words["stc_levels"], words["ratio_bits"] = bootstrap.stc_levels, bootstrap.ratio_bits
     return Params(
         name=name, engine=ENGINE, ring_dimension=spec.ring_dimension, levels=bootstrap.levels(chain),
-        scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise, promised_bits=promised_bits, window=window,
+        scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise,
+        promised_bits=promised_bits, window=window,
         sparse_modulus_bits=round(sparse_modulus_bits(chain), 6), literal=tuple(sorted(words.items())),
     )  # fmt: skip
 
@@ -90,8 +93,9 @@ def native_set(params: Params) -> NativeSet:
     if missing:
         raise ConfigError(f"{params.name}: its literal lacks {', '.join(missing)}; use a set of heatfhe.ckks.presets")
     spec = ChainSpec(
-        ring_dimension=params.ring_dimension, scale_bits=int(params.scale_bits), levels=params.levels + words["stc_levels"],
-        special=words["special"], eval_levels=words["eval_levels"], eval_bits=words["eval_bits"], eval_gain=words["eval_gain"],
+        ring_dimension=params.ring_dimension, scale_bits=int(params.scale_bits),
+        levels=params.levels + words["stc_levels"], special=words["special"], eval_levels=words["eval_levels"],
+        eval_bits=words["eval_bits"], eval_gain=words["eval_gain"],
         raise_bits=(words["raise_bits"],) * words["raise_levels"], spare_pairs=words["spare_pairs"],
     )  # fmt: skip
     bootstrap = BootstrapSpec(stc_levels=words["stc_levels"], ratio_bits=words["ratio_bits"])
@@ -99,12 +103,21 @@ def native_set(params: Params) -> NativeSet:
         params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, window=params.window
     )
     if again != params:
-        raise ConfigError(f"{params.name}: its claims (log2 QP, levels, sparse modulus) are not those of its chain; make it again")
+        raise ConfigError(
+            f"{params.name}: its claims (log2 QP, levels, sparse modulus) are not those of its chain; make it again"
+        )
     return NativeSet(params=params, chain=make_chain(spec), bootstrap=bootstrap)
 
 
 def draft_native(
-    name: str, *, ring_dimension: int, scale_bits: int, levels: int, precision: float, stc_levels: int = 3, special: int = 12
+    name: str,
+    *,
+    ring_dimension: int,
+    scale_bits: int,
+    levels: int,
+    precision: float,
+    stc_levels: int = 3,
+    special: int = 12,
 ) -> Params:
     """A set from (N, scale, levels, bits of precision): the smallest EvalMod whose noise allows that precision.
 
@@ -119,14 +132,22 @@ def draft_native(
         if noise <= 2.0 ** -(precision + 1):
             break
     else:
-        raise ConfigError(f"{name}: no EvalMod of two 30-bit primes keeps {precision:g} bits at ring dimension {n}; ask for fewer")
+        raise ConfigError(
+            f"{name}: no EvalMod of two 30-bit primes keeps {precision:g} bits at ring dimension {n}; ask for fewer"
+        )
     toy = name.startswith("insecure-")
     spec = ChainSpec(
-        ring_dimension=n, scale_bits=scale_bits, levels=levels + stc_levels, special=special, eval_levels=8, eval_bits=bits,
+        ring_dimension=n, scale_bits=scale_bits, levels=levels + stc_levels, special=special, eval_levels=8,
+        eval_bits=bits,
         raise_bits=(58,) if toy else (58, 58), spare_pairs=1 if toy else 2,
     )  # fmt: skip
     return make_params(
-        name, spec, BootstrapSpec(stc_levels=stc_levels, ratio_bits=6.0), noise=2.0**-precision, promised_bits=precision - 3, window=1.0
+        name,
+        spec,
+        BootstrapSpec(stc_levels=stc_levels, ratio_bits=6.0),
+        noise=2.0**-precision,
+        promised_bits=precision - 3,
+        window=1.0,
     )
 
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from heatfhe.ckks.kernels import DigitPlan, Division, Kernels, Rows, Words
 from heatfhe.ckks.kernels.plans import digit_plan, division
 from heatfhe.errors import EngineError
 
+T = TypeVar("T")
 SCALE_TOLERANCE = 1e-12
 
 
@@ -64,19 +66,19 @@ class Ring:
 
         return self._keep(("places", level, cap), make)
 
-    def _keep(self, name: tuple[Any, ...], make: Any) -> Any:
+    def _keep(self, name: tuple[Any, ...], make: Callable[[], T]) -> T:
         if name not in self._cache:
             self._cache[name] = make()
-        return self._cache[name]
+        kept: T = self._cache[name]
+        return kept
 
     def digit_plan(self, level: int) -> DigitPlan:
         """Decomposition at a level."""
         c = self.chain
-        plan: DigitPlan = self._keep(
+        return self._keep(
             ("digits", level),
             lambda: digit_plan(c.moduli, list(c.rows(level)), [*c.rows(level), *c.special_rows], c.digits(level)),
         )
-        return plan
 
     def step(self, source: int, target: int, *, extended: bool = False) -> Division:
         """round(x E / D) from a level, with the special primes or without, to a level."""
@@ -86,8 +88,7 @@ class Ring:
             src = [*c.rows(source), *(c.special_rows if extended else ())]
             return division(c.moduli, src, list(c.rows(target)))
 
-        plan: Division = self._keep(("step", source, target, extended), make)
-        return plan
+        return self._keep(("step", source, target, extended), make)
 
     def ratio(self, source: int, target: int) -> Fraction:
         """D / E between two levels: what the scale is divided by, exactly."""
@@ -100,7 +101,7 @@ class Ring:
     def special_factors(self, level: int) -> Words:
         """P modulo each prime of a level."""
         p = math.prod(self.chain.special)
-        return self._keep(("factors", level), lambda: self.constant(p, self.rows(level)))  # type: ignore[no-any-return]
+        return self._keep(("factors", level), lambda: self.constant(p, self.rows(level)))
 
     def constant(self, value: int, rows: Rows) -> Words:
         """An integer modulo each prime."""
@@ -124,19 +125,17 @@ class Ring:
             rows = self.rows(level)
             return self.kernels.prepare(self.kernels.ntt(self.kernels.residues(coefficients, rows), rows), rows)
 
-        return self._keep(("i", level), make)  # type: ignore[no-any-return]
+        return self._keep(("i", level), make)
 
     def lift(self, rows: Rows) -> DigitPlan:
         """Exact centred lift of one polynomial from level 0 to the given primes."""
         c = self.chain
         base = list(c.rows(0))
         name = ("lift", rows.tobytes())
-        plan: DigitPlan = self._keep(name, lambda: digit_plan(c.moduli, base, [int(r) for r in rows], [base]))
-        return plan
+        return self._keep(name, lambda: digit_plan(c.moduli, base, [int(r) for r in rows], [base]))
 
     def base_step(self, rows: Rows) -> Division:
         """Division that returns from the given primes to level 0."""
         c = self.chain
         name = ("base", rows.tobytes())
-        plan: Division = self._keep(name, lambda: division(c.moduli, [int(r) for r in rows], list(c.rows(0))))
-        return plan
+        return self._keep(name, lambda: division(c.moduli, [int(r) for r in rows], list(c.rows(0))))

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.archive import SECRET, Archive, seal, unseal
-from heatfhe.ckks.keys import sparse_modulus_bits
 from heatfhe.ckks.kernels import load_kernels
+from heatfhe.ckks.keys import sparse_modulus_bits
 from heatfhe.ckks.keyset import key_ids
 from heatfhe.ckks.params import MAX_LOG_SPARSE_MODULUS, Params
 from heatfhe.ckks.presets import native_params, native_set

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
 from heatfhe.ckks.evaluator import Evaluator
-from heatfhe.ckks.keys import KeyTable
 from heatfhe.ckks.kernels import Words, load_kernels
+from heatfhe.ckks.keys import KeyTable
 from heatfhe.ckks.keyset import key_ids
 from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.params import Params
@@ -29,12 +28,18 @@ DEFAULT_CACHE = 2 << 30
 class NativeEngine:
     """Executes plan steps on ciphertexts of our own CKKS. Values always have the canonical scale of their level.
 
-    ``device`` is ``cpu`` (compiled, ``threads`` of them) or ``reference`` (numpy, slow, the definition). ``cache_bytes``
+    ``device`` is ``cpu`` (compiled, on ``threads``) or ``reference`` (numpy, slow, the definition). ``cache_bytes``
     bounds the memory of encoded plaintexts; what does not fit is encoded again each time.
     """
 
     def __init__(
-        self, request: KeyRequest, keys: KeySource, *, device: str = "cpu", threads: int = 1, cache_bytes: int = DEFAULT_CACHE
+        self,
+        request: KeyRequest,
+        keys: KeySource,
+        *,
+        device: str = "cpu",
+        threads: int = 1,
+        cache_bytes: int = DEFAULT_CACHE,
     ) -> None:
         native = native_set(request.params)
         chain = native.chain
@@ -49,7 +54,9 @@ class NativeEngine:
         wanted = key_ids(native, request.rotations, request.conjugation, request.bootstrap_periods)
         missing = sorted({k.name for k in wanted} - set(keys.names()))
         if missing:
-            raise MissingKeyError(f"the key set lacks {len(missing)} of {len(wanted)} keys, first {missing[0]}; upload them again")
+            raise MissingKeyError(
+                f"the key set lacks {len(missing)} of {len(wanted)} keys, first {missing[0]}; upload them again"
+            )
         for key in wanted:
             table.add(self._archive.parse_key(keys.read(key.name), key))
         self._keys = table
@@ -63,9 +70,9 @@ class NativeEngine:
         return self._request.params
 
     @property
-    def bytes(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         """Memory held, by what it is for."""
-        return {"keys": self._keys.bytes, "bootstrap": self._bootstrapper.bytes, "encodings": self._encodings.used}
+        return {"keys": self._keys.memory, "bootstrap": self._bootstrapper.memory, "encodings": self._encodings.used}
 
     def level(self, a: Ciphertext) -> int:
         """Rescalings left."""
@@ -111,7 +118,9 @@ class NativeEngine:
             raise EngineError("multiply_plain_sum: needs at least one pair")
         level = pairs[0][0].level
         if any(a.level != level for a, _ in pairs):
-            raise EngineError(f"multiply_plain_sum: operands at levels {sorted({a.level for a, _ in pairs})}; drop them to one")
+            raise EngineError(
+                f"multiply_plain_sum: operands at levels {sorted({a.level for a, _ in pairs})}; drop them to one"
+            )
         if level < 1:
             raise OutOfLevelsError(f"multiply_plain: needs 1 level, has {level}; bootstrap the operand first")
         ring, rows, scale = self._ring, self._ring.rows(level), self._e.plain_scale(level)
@@ -130,10 +139,10 @@ class NativeEngine:
             products = ring.kernels.product(values[0], plains[0], rows)
             total = products if total is None else ring.kernels.add(total, products, rows)
         elif values:
-            places = {id(v): i for i, v in enumerate(dict((id(v), v) for v in values).values())}
-            unique = np.stack(list(dict((id(v), v) for v in values).values()))
+            unique = {id(v): v for v in values}
+            places = {key: i for i, key in enumerate(unique)}
             which = np.array([places[id(v)] for v in values], dtype=np.int64)
-            products = ring.kernels.multiply_accumulate(unique, which, np.stack(plains), rows)
+            products = ring.kernels.multiply_accumulate(np.stack(list(unique.values())), which, np.stack(plains), rows)
             total = products if total is None else ring.kernels.add(total, products, rows)
         assert total is not None
         return self._e.rescale(Ciphertext(level, pairs[0][0].scale * scale, total))
@@ -172,7 +181,9 @@ class NativeEngine:
         self._need_period(period)
         return self._bootstrapper.bootstrap_real(a, period=period, bound=bound)
 
-    def bootstrap_pair(self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float) -> tuple[Ciphertext, Ciphertext]:
+    def bootstrap_pair(
+        self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float
+    ) -> tuple[Ciphertext, Ciphertext]:
         self._need_period(period)
         return self._bootstrapper.bootstrap_pair(a, b, period=period, bound=bound)
 
@@ -196,7 +207,9 @@ class NativeEngine:
         except ConfigError as err:
             raise EngineError(str(err)) from err
         if not known:
-            raise MissingKeyError(f"bootstraps of period {period} are not among the plan's keys; have: {sorted(self._periods)}")
+            raise MissingKeyError(
+                f"bootstrap period {period} is not among the plan's keys; have: {sorted(self._periods)}"
+            )
 
     def _encoded(self, p: Vector, use: str, level: int, limbs: int, make: Callable[[], Words]) -> Words:
         if not p.keep:

@@ -90,9 +90,9 @@ class Bootstrapper:
         self._stc: dict[tuple[int, int], list[EncodedMap]] = {}
 
     @property
-    def bytes(self) -> int:
+    def memory(self) -> int:
         """Memory of the encoded matrices."""
-        return sum(m.bytes for maps in (*self._cts.values(), *self._stc.values()) for m in maps)
+        return sum(m.memory for maps in (*self._cts.values(), *self._stc.values()) for m in maps)
 
     def _slots_to_coeffs(self, period: int, shift: int) -> list[EncodedMap]:
         chain = self._e.ring.chain
@@ -141,7 +141,9 @@ class Bootstrapper:
         half = self.bootstrap(a, period=period, bound=bound, halve=True)
         return self._e.add(half, self._e.conjugate(half))
 
-    def bootstrap_pair(self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float = 1.0) -> tuple[Ciphertext, Ciphertext]:
+    def bootstrap_pair(
+        self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float = 1.0
+    ) -> tuple[Ciphertext, Ciphertext]:
         """Two real values in one complex bootstrap: a + i b, halved, then split by one conjugation."""
         e = self._e
         level = min(a.level, b.level)

@@ -20,9 +20,7 @@ def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float) 
     The factor holds the trace's slots / period, the 1/2 of adding the conjugate, and the interval of EvalMod.
     """
     factor = (period / slots / (2 * interval)) ** (1 / count)
-    matrices: list[Matrix] = [
-        {k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=True)
-    ]
+    matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=True)]
     if period < slots:
         matrices[-1] = {k: np.concatenate([d, -1j * d]) for k, d in matrices[-1].items()}
     return [steps(m, period, slots) for m in matrices]
@@ -33,7 +31,9 @@ def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMa
     chain = ring.chain
     levels = [chain.top - i for i in range(len(parts))]
     ratios = [float(ring.ratio(level, level - 1)) for level in levels]
-    scale = math.exp(math.fsum([math.log(r) for r in ratios] + [math.log(2.0**chain.eval_bits / chain.base_modulus)]) / len(parts))
+    scale = math.exp(
+        math.fsum([math.log(r) for r in ratios] + [math.log(2.0**chain.eval_bits / chain.base_modulus)]) / len(parts)
+    )
     return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fourth stage: I + e becomes e, by sin(2 pi y) / (2 pi) from a cosine polynomial and three double angles.
 
-The polynomial approximates (1/2pi)^(1/8) cos(2 pi (y - 1/4) / 8) on x = (y - 1/4) / 16, only near the integers: weighted
-least squares in the even Chebyshev basis, seven Chebyshev nodes within 1/32 of each |I| <= 15, weight
+The polynomial approximates (1/2pi)^(1/8) cos(2 pi (y - 1/4) / 8) on x = (y - 1/4) / 16, only near the integers:
+weighted least squares in the even Chebyshev basis, seven Chebyshev nodes within 1/32 of each |I| <= 15, weight
 max(exp(-I^2 / 11), 1e-5), because I has standard deviation 1.66 for the sparse secret of weight 32 (after Han and Ki,
 ePrint 2019/688). Weight, interval, degree and double angles belong together: change one, fit again.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Second stage: from q0 to the whole chain, through the sparse secret, so that the overflow is small.
 
-Dense to sparse under q0 * P_t alone (sparse-secret encapsulation, ePrint 2022/024), exact centred lift, sparse to dense.
+Dense to sparse under q0 * P_t alone (sparse-secret encapsulation, ePrint 2022/024), exact centred lift, then back.
 The result's coefficients are q0 * I + message, with |I| < 16 but for a probability of 2^-105 per ciphertext at N = 2^16
 (a sum of 33 uniform terms); the sum over automorphisms keeps only the subring of a periodic value.
 """

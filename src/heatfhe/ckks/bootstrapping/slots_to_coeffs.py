@@ -18,9 +18,13 @@ def slots_to_coeffs_steps(slots: int, period: int, count: int, ratio: float) -> 
     """Matrices from EvalMod's result to the message: forward transform times the message ratio."""
     factor = ratio ** (1 / count)
     matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=False)]
-    if period < slots:  # the halves hold real and imaginary parts: multiply them by 1 and i, the sum follows by rotation
+    if (
+        period < slots
+    ):  # the halves hold real and imaginary parts: multiply them by 1 and i, the sum follows by rotation
         halves = np.concatenate([np.ones(period), 1j * np.ones(period)])
-        matrices[0] = {k: np.tile(d, 2) * np.roll(halves, -(k - period if k > period // 2 else k)) for k, d in matrices[0].items()}
+        matrices[0] = {
+            k: np.tile(d, 2) * np.roll(halves, -(k - period if k > period // 2 else k)) for k, d in matrices[0].items()
+        }
     return [steps(m, period, slots) for m in matrices]
 
 
@@ -35,7 +39,9 @@ def encode_slots_to_coeffs(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMa
     return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]
 
 
-def slots_to_coeffs(evaluator: Evaluator, halves: Sequence[Ciphertext], maps: Sequence[EncodedMap], period: int) -> Ciphertext:
+def slots_to_coeffs(
+    evaluator: Evaluator, halves: Sequence[Ciphertext], maps: Sequence[EncodedMap], period: int
+) -> Ciphertext:
     """The refreshed ciphertext, from the one or two ciphertexts of EvalMod."""
     full = len(halves) == 2
     a = evaluator.add(halves[0], evaluator.times_i(halves[1])) if full else halves[0]

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inner loops in numba: every function works on a range of tasks and releases the interpreter's lock.
 
-Versions tried, single thread, AVX2, ns per butterfly: Montgomery radix 2 on slices 0.60; Shoup radix 2 on slices 0.28;
-Shoup radix 4 0.38. Kept: Shoup radix 2. The last half of the stages runs on transposed blocks, so that every loop is
-long and contiguous; the evaluation order of plans.py is this layout.
-
 Number rules: a Shoup constant is (w, floor(w 2^32 / q)), its product of any 32-bit x lies in [0, 2q). A Montgomery
 constant is w 2^32 mod q; four products of x < 2^31 with constants below q stay below 2q 2^32 and reduce together.
-All arithmetic is unsigned; min(x, x - q) is the conditional subtraction. Inner helpers take slices and start at zero,
-which is what lets the compiler vectorise them.
+Inner helpers take slices and start at zero, which is what lets the compiler vectorise them. numba keeps compiled code
+by file date: after a change to cpu_transforms.py alone, clear __pycache__.
 """
 
 from __future__ import annotations
@@ -16,166 +12,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-U = np.uint32
-L = np.uint64
-SHIFT = np.uint64(32)
+from heatfhe.ckks.kernels.cpu_transforms import SHIFT, Array, L, U, intt_row, jit, ntt_row, scale_row
+
 FIXED_SHIFT = np.uint64(52)
 FIXED_HALF = np.uint64(1 << 51)
-
-Array = Any  # numba arrays: shapes and types are in the signatures
-
-
-def jit(signature: str | None = None) -> Any:
-    """njit without the lock, compiled once and kept on disk."""
-    options = {"nogil": True, "cache": True, "boundscheck": False}
-    return njit(signature, **options) if signature else njit(**options)
-
-
-# -- transforms: forward on values in [0, 2q), inverse on values in [0, q) --------------------------------------------
-# Offsets are unsigned, which spares the wrap-around test of negative indices, and no slice is made in a loop.
-
-
-@jit()
-def _forward(a: Array, ox: Any, oy: Any, count: Any, w: Any, v: Any, q: Any) -> None:
-    v = L(v)
-    for j in range(count):
-        x, y = a[ox + j], a[oy + j]
-        t = U(U(y * w) - U(U((L(y) * v) >> SHIFT) * q))
-        t, x = min(t, U(t - q)), min(x, U(x - q))
-        a[ox + j] = U(x + t)
-        a[oy + j] = U(U(x - t) + q)
-
-
-@jit()
-def _forward_rows(a: Array, ox: Any, oy: Any, rows: Any, count: Any, w: Array, v: Array, ow: Any, q: Any) -> None:
-    for _ in range(rows):
-        for j in range(count):
-            x, y = a[ox + j], a[oy + j]
-            t = U(U(y * w[ow + j]) - U(U((L(y) * L(v[ow + j])) >> SHIFT) * q))
-            t, x = min(t, U(t - q)), min(x, U(x - q))
-            a[ox + j] = U(x + t)
-            a[oy + j] = U(U(x - t) + q)
-        ox += count
-        oy += count
-
-
-@jit()
-def _inverse(a: Array, ox: Any, oy: Any, count: Any, w: Any, v: Any, q: Any) -> None:
-    v = L(v)
-    for j in range(count):
-        x, y = a[ox + j], a[oy + j]
-        s, d = U(x + y), U(U(x - y) + q)
-        t = U(U(d * w) - U(U((L(d) * v) >> SHIFT) * q))
-        a[ox + j] = min(s, U(s - q))
-        a[oy + j] = min(t, U(t - q))
-
-
-@jit()
-def _inverse_rows(a: Array, ox: Any, oy: Any, rows: Any, count: Any, w: Array, v: Array, ow: Any, q: Any) -> None:
-    for _ in range(rows):
-        for j in range(count):
-            x, y = a[ox + j], a[oy + j]
-            s, d = U(x + y), U(U(x - y) + q)
-            t = U(U(d * w[ow + j]) - U(U((L(d) * L(v[ow + j])) >> SHIFT) * q))
-            a[ox + j] = min(s, U(s - q))
-            a[oy + j] = min(t, U(t - q))
-        ox += count
-        oy += count
-
-
-@jit()
-def _forward_head(a: Array, blocks: Any, length: Any, w: Array, v: Array, q: Any) -> None:
-    count, half = L(1), (blocks * length) >> L(1)
-    while count < blocks:
-        for i in range(count):
-            o = (i * half) << L(1)
-            _forward(a, o, o + half, half, w[count + i], v[count + i], q)
-        count, half = count << L(1), half >> L(1)
-
-
-@jit()
-def _forward_tail(a: Array, blocks: Any, length: Any, w: Array, v: Array, q: Any) -> None:
-    groups, half = L(1), length >> L(1)
-    while groups < length:
-        for g in range(groups):
-            o = ((g * half) << L(1)) * blocks
-            _forward_rows(a, o, o + half * blocks, half, blocks, w, v, (groups + g) * blocks, q)
-        groups, half = groups << L(1), half >> L(1)
-
-
-@jit()
-def _inverse_tail(a: Array, blocks: Any, length: Any, w: Array, v: Array, q: Any) -> None:
-    groups, half = length >> L(1), L(1)
-    while groups > L(0):
-        for g in range(groups):
-            o = ((g * half) << L(1)) * blocks
-            _inverse_rows(a, o, o + half * blocks, half, blocks, w, v, (groups + g) * blocks, q)
-        groups, half = groups >> L(1), half << L(1)
-
-
-@jit()
-def _inverse_head(a: Array, blocks: Any, length: Any, w: Array, v: Array, q: Any) -> None:
-    count, half = blocks >> L(1), length
-    while count > L(0):
-        for i in range(count):
-            o = (i * half) << L(1)
-            _inverse(a, o, o + half, half, w[count + i], v[count + i], q)
-        count, half = count >> L(1), half << L(1)
-
-
-@jit()
-def _transpose(out: Array, a: Array, blocks: Any, length: Any) -> None:
-    """(blocks, length) to (length, blocks), eight rows at a time where there are eight."""
-    step = min(L(8), blocks)
-    for c in range(L(0), blocks, step):
-        for j in range(length):
-            for k in range(step):
-                out[j * blocks + c + k] = a[(c + k) * length + j]
-
-
-@jit()
-def _canonical(x: Array, q: Any) -> None:
-    for j in range(x.shape[0]):
-        x[j] = min(x[j], U(x[j] - q))
-
-
-@jit()
-def _scale(out: Array, x: Array, w: Any, v: Any, q: Any) -> None:
-    v = L(v)
-    for j in range(x.shape[0]):
-        t = U(U(x[j] * w) - U(U((L(x[j]) * v) >> SHIFT) * q))
-        out[j] = min(t, U(t - q))
-
-
-@jit()
-def ntt_row(out: Array, a: Array, head: Array, head_v: Array, tail: Array, tail_v: Array, q: Any) -> None:
-    """Transform of coefficients ``a`` (overwritten) into ``out``."""
-    blocks = L(head.shape[0])
-    length = L(a.shape[0]) // blocks
-    _forward_head(a, blocks, length, head, head_v, q)
-    _transpose(out, a, blocks, length)
-    _forward_tail(out, blocks, length, tail, tail_v, q)
-    _canonical(out, q)
-
-
-@jit()
-def intt_row(out: Array, a: Array, head: Array, head_v: Array, tail: Array, tail_v: Array, q: Any, w: Any, v: Any) -> None:
-    """Inverse transform of evaluations ``a`` (overwritten) into ``out``, times the constant (w, v)."""
-    blocks = L(head.shape[0])
-    length = L(a.shape[0]) // blocks
-    _inverse_tail(a, blocks, length, tail, tail_v, q)
-    _transpose(out, a, length, blocks)
-    _inverse_head(out, blocks, length, head, head_v, q)
-    _scale(out, out, w, v, q)
 
 
 # -- sums of products, one Montgomery reduction for up to four --------------------------------------------------------
 
 
 @jit()
-def _mac4(out: Array, a: Array, b: Array, c: Array, d: Array, wa: Any, wb: Any, wc: Any, wd: Any, q: Any, qi: Any) -> None:
+def _mac4(
+    out: Array, a: Array, b: Array, c: Array, d: Array, wa: Any, wb: Any, wc: Any, wd: Any, q: Any, qi: Any
+) -> None:
     wa, wb, wc, wd = L(wa), L(wb), L(wc), L(wd)
     for j in range(out.shape[0]):
         t = L(a[j]) * wa + L(b[j]) * wb + L(c[j]) * wc + L(d[j]) * wd
@@ -198,7 +48,9 @@ def _mac2(out: Array, a: Array, b: Array, wa: Any, wb: Any, q: Any, qi: Any) -> 
 
 
 @jit()
-def _dot4(out: Array, a: Array, b: Array, c: Array, d: Array, e: Array, f: Array, g: Array, i: Array, q: Any, qi: Any) -> None:
+def _dot4(
+    out: Array, a: Array, b: Array, c: Array, d: Array, e: Array, f: Array, g: Array, i: Array, q: Any, qi: Any
+) -> None:
     for j in range(out.shape[0]):
         t = L(a[j]) * L(e[j]) + L(b[j]) * L(f[j]) + L(c[j]) * L(g[j]) + L(d[j]) * L(i[j])
         h = U(t >> SHIFT)
@@ -240,11 +92,24 @@ def convert_row(out: Array, v: Array, matrix: Array, q: Any, qi: Any) -> None:
         i += 2
 
 
-# -- tasks --------------------------------------------------------------------------------------------------------------
+# -- tasks ----------------------------------------------------------------------------------------------------------
 
 
-@jit("void(uint32[:,:,::1],uint32[:,:,::1],int64[::1],uint32[:,::1],uint32[:,::1],uint32[:,::1],uint32[:,::1],uint32[::1],int64,int64)")
-def ntt(out: Array, x: Array, rows: Array, head: Array, head_v: Array, tail: Array, tail_v: Array, q: Array, lo: int, hi: int) -> None:
+@jit(
+    "void(uint32[:,:,::1],uint32[:,:,::1],int64[::1],uint32[:,::1],uint32[:,::1],uint32[:,::1],uint32[:,::1],uint32[::1],int64,int64)"
+)
+def ntt(
+    out: Array,
+    x: Array,
+    rows: Array,
+    head: Array,
+    head_v: Array,
+    tail: Array,
+    tail_v: Array,
+    q: Array,
+    lo: int,
+    hi: int,
+) -> None:
     """Transforms of limbs lo..hi of x (B, R, N)."""
     work = np.empty(x.shape[2], dtype=np.uint32)
     for task in range(lo, hi):
@@ -359,8 +224,12 @@ def add_lifted(out: Array, x: Array, w: Array, v: Array, rows: Array, q: Array, 
         _add_scaled_row(out[b, r], x[b, r], w[r], v[r], q[rows[r]])
 
 
-@jit("void(uint32[:,:,::1],uint32[:,:,::1],uint32[:,:,:,::1],int64[::1],int64[::1],uint32[::1],uint32[::1],int64,int64)")
-def key_product(out: Array, digits: Array, key: Array, key_rows: Array, rows: Array, q: Array, qi: Array, lo: int, hi: int) -> None:
+@jit(
+    "void(uint32[:,:,::1],uint32[:,:,::1],uint32[:,:,:,::1],int64[::1],int64[::1],uint32[::1],uint32[::1],int64,int64)"
+)
+def key_product(
+    out: Array, digits: Array, key: Array, key_rows: Array, rows: Array, q: Array, qi: Array, lo: int, hi: int
+) -> None:
     """Sum over digits of digits[j] * key[j]; both halves of one limb per task."""
     for r in range(lo, hi):
         p, k = rows[r], key_rows[r]
@@ -381,8 +250,12 @@ def key_product(out: Array, digits: Array, key: Array, key_rows: Array, rows: Ar
                 _dot1(row, digits[j, r], key[j, half, k], q[p], qi[p])
 
 
-@jit("void(uint32[:,:,::1],uint32[:,:,:,::1],int64[::1],uint32[:,:,::1],int64[::1],uint32[::1],uint32[::1],int64,int64)")
-def multiply_accumulate(out: Array, values: Array, which: Array, plains: Array, rows: Array, q: Array, qi: Array, lo: int, hi: int) -> None:
+@jit(
+    "void(uint32[:,:,::1],uint32[:,:,:,::1],int64[::1],uint32[:,:,::1],int64[::1],uint32[::1],uint32[::1],int64,int64)"
+)
+def multiply_accumulate(
+    out: Array, values: Array, which: Array, plains: Array, rows: Array, q: Array, qi: Array, lo: int, hi: int
+) -> None:
     """Sum over d of values[which[d]] * plains[d]; both halves of one limb per task."""
     for r in range(lo, hi):
         p = rows[r]
@@ -427,7 +300,7 @@ def scale(out: Array, x: Array, w: Array, v: Array, rows: Array, q: Array, lo: i
     """Limbs of x (B, R, N) times the Shoup constants (w[r], v[r])."""
     for task in range(lo, hi):
         b, r = task // x.shape[1], task % x.shape[1]
-        _scale(out[b, r], x[b, r], w[r], v[r], q[rows[r]])
+        scale_row(out[b, r], x[b, r], w[r], v[r], q[rows[r]])
 
 
 @jit()

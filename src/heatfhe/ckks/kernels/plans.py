@@ -10,7 +10,8 @@ Basis conversion takes x modulo D = p_1 ... p_k to its centred representative r,
     e   = (sum_i w_i * round(2^52/p_i) + 2^51) >> 52           (how many times D the sum below is too large)
     r_j = sum_i w_i * matrix[j, i] - e * modulus[j] mod q_j
 
-in integers, so every implementation agrees to the last bit.
+in integers, so every implementation agrees to the last bit. The reciprocals are good to k 2^-21: only within that of
+|r| = D/2 may the other of two equally near representatives be taken.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def natural_order(ring_dimension: int) -> NDArray[np.int64]:
 def galois_permutation(ring_dimension: int, element: int) -> NDArray[np.int64]:
     """Gather indices that apply X -> X^element in the evaluation domain."""
     image = element * exponents(ring_dimension) % (2 * ring_dimension)
-    return natural_order(ring_dimension)[image >> 1]
+    out: NDArray[np.int64] = natural_order(ring_dimension)[image >> 1]
+    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +119,9 @@ def conversion(
         src=np.array(src, dtype=np.int64),
         dst=np.array(dst, dtype=np.int64),
         inverse=np.array([factor * pow(total // m, -1, m) % m for m in p], dtype=np.uint32),
-        matrix=np.array([[total // pi * s % qj for pi in p] for qj, s in zip(q, scale)], dtype=np.uint32).reshape(len(q), len(p)),
+        matrix=np.array([[total // pi * s % qj for pi in p] for qj, s in zip(q, scale)], dtype=np.uint32).reshape(
+            len(q), len(p)
+        ),
         modulus=np.array([total * s % qj for qj, s in zip(q, scale)], dtype=np.uint32),
         fixed=np.array([((1 << FIXED_BITS) + m // 2) // m for m in p], dtype=np.uint64),
     )
@@ -133,7 +137,9 @@ def division(moduli: Sequence[int], src: Sequence[int], dst: Sequence[int]) -> D
         conversion=conversion(moduli, leave, dst, factor=enter, divide=True),
         leave=np.array([place[i] for i in leave], dtype=np.int64),
         keep=np.array([place.get(j, -1) for j in dst], dtype=np.int64),
-        lift=np.array([enter * pow(left, -1, moduli[j]) % moduli[j] if j in place else 0 for j in dst], dtype=np.uint32),
+        lift=np.array(
+            [enter * pow(left, -1, moduli[j]) % moduli[j] if j in place else 0 for j in dst], dtype=np.uint32
+        ),
     )
 
 

@@ -123,7 +123,8 @@ class ReferenceKernels:
         total = np.zeros((len(c.dst), x.shape[-1]), dtype=np.uint64)
         for i in range(len(c.src)):
             total = (total + w[i] % q * wide(c.matrix[:, i])[:, None]) % q
-        return ((total + (q - e % q) * wide(c.modulus)[:, None]) % q).astype(np.uint32)
+        out: Words = ((total + (q - e % q) * wide(c.modulus)[:, None]) % q).astype(np.uint32)
+        return out
 
     def mod_up(self, x: Words, plan: DigitPlan) -> Words:
         """Digits (beta, E, N) of the evaluations x (R, N)."""

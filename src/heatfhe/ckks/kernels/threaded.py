@@ -162,7 +162,7 @@ class CpuKernels:
     # -- conversions ------------------------------------------------------------------------------------------------
 
     def _matrix(self, c: Conversion, width: int) -> Words:
-        """Montgomery constants (m, width): sources, the overflow row with -D, and a zero if that makes the width even."""
+        """Montgomery constants (m, width): sources, the overflow row with -D, a zero if the width is even."""
         q = self._q[c.dst]
         out = np.zeros((len(c.dst), width), dtype=np.uint32)
         out[:, : len(c.src)] = montgomery(c.matrix, q[:, None])
@@ -170,7 +170,9 @@ class CpuKernels:
         return out
 
     def _constants(self, c: Conversion) -> tuple[Words, Words]:
-        factors = np.array([int(f) * int(n) % int(p) for f, n, p in zip(c.inverse, self._inverse_n[c.src], self._q[c.src])])
+        factors = np.array(
+            [int(f) * int(n) % int(p) for f, n, p in zip(c.inverse, self._inverse_n[c.src], self._q[c.src])]
+        )
         return self._shoup_rows(factors, c.src)
 
     def mod_up(self, x: Words, plan: DigitPlan) -> Words:

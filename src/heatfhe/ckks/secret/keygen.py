@@ -11,8 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.expand import SEED_BYTES
-from heatfhe.ckks.keys import GALOIS, RELINEARISE, TO_DENSE, TO_SPARSE, Fresh, KeyId, SwitchKey, fresh_half, uniform_half
 from heatfhe.ckks.kernels import Rows, Words
+from heatfhe.ckks.keys import (
+    GALOIS,
+    RELINEARISE,
+    TO_DENSE,
+    TO_SPARSE,
+    Fresh,
+    KeyId,
+    SwitchKey,
+    fresh_half,
+    uniform_half,
+)
 from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.ckks.secret.sampling import SPARSE_WEIGHT, gaussian, sparse_ternary, ternary
 from heatfhe.ckks.secret.source import SecretSource
@@ -47,7 +57,9 @@ class KeyMaker:
 
     def __init__(self, ring: Ring, secret: SecretKey, source: SecretSource, params_hash: bytes) -> None:
         if secret.dense.size != ring.chain.ring_dimension:
-            raise ConfigError(f"the secret key is of ring dimension {secret.dense.size}, the parameters of {ring.chain.ring_dimension}")
+            raise ConfigError(
+                f"the secret key has ring dimension {secret.dense.size}, the parameters {ring.chain.ring_dimension}"
+            )
         self._ring, self._source, self._hash = ring, source, params_hash
         every = np.arange(len(ring.chain.moduli), dtype=np.int64)
         self._dense = self._evaluate(secret.dense, every)

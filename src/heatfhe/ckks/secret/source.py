@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where secret randomness comes from: the operating system, stretched by SHAKE256. Nothing else can be passed for it."""
+"""Where secret randomness comes from: the operating system, stretched by SHAKE256, and nowhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SecretSource(Protocol):
 
 @final
 class OsSource:
-    """Each call draws a new 32-byte seed from the operating system and returns SHAKE256(tag, seed): no state is kept."""
+    """Each call draws a new 32-byte seed from the operating system and returns SHAKE256(tag, seed). No state."""
 
     __slots__ = ()
 
