@@ -101,11 +101,17 @@ class Recording:
 
     def _work(self, group: Group) -> dict[str, int]:
         total: Counter[str] = Counter()
-        for k in group.ops:
+        inside = set(group.ops)
+        views: set[int] = set()  # charged to their readers, each once
+        waiting = [a for k in group.ops for a in self.ops[k].args]
+        while waiting:
+            a = waiting.pop()
+            k = self.made_by[a]
+            if k not in inside and k not in views and self._is_view(a):
+                views.add(k)
+                waiting += self.ops[k].args
+        for k in (*group.ops, *views):
             total.update(work(self.ops[k], self.facts, self.products))
-            for a in self.ops[k].args:  # views are charged to their readers
-                if self.made_by[a] not in group.ops and self._is_view(a):
-                    total.update(work(self.ops[self.made_by[a]], self.facts, self.products))
         return dict(total)
 
     def _is_view(self, value: int) -> bool:
