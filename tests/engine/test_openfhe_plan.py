@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,7 @@ from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.errors import HeatError
 from heatfhe.planning import Plan, plan
 from tests.engine.conformance import bits
+from tests.engine.segments import norm_and_softmax, run_part
 from tests.tiny import tiny_circuit
 
 try:
@@ -122,3 +125,31 @@ def test_one_prompt_step_and_two_generated_tokens() -> None:
 @pytest.mark.slow
 def test_two_layers_four_tokens() -> None:
     check_plan(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), "insecure-openfhe-11", [3, 7, 5], 4)
+
+
+def test_a_norm_and_a_softmax_by_themselves() -> None:
+    circuit = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
+    outcome = run_part(circuit, openfhe_params("insecure-openfhe-11"), [3, 7, 5], norm_and_softmax)
+    assert outcome.bits >= 15.0
+    assert outcome.bootstraps >= 3
+
+
+SECURE = """
+from heatfhe.engine.openfhe_params import openfhe_params
+from tests.engine.segments import norm_and_softmax, run_part
+from tests.tiny import tiny_circuit
+circuit = tiny_circuit(layers=1, width=128, heads=4, vocabulary=64, context=128)
+o = run_part(circuit, openfhe_params("openfhe-16"), [3, 7, 5], norm_and_softmax, threads=2)
+print(o.bits, o.bootstraps, o.rotations, o.peak_gib)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_norm_and_a_softmax_of_the_default_shape_at_128_bits_within_16_gib() -> None:
+    done = subprocess.run([sys.executable, "-c", SECURE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kept, bootstraps, _, peak = map(float, done.stdout.split())
+    assert kept >= 12.0
+    assert bootstraps >= 5
+    assert peak < 16.0
