@@ -23,7 +23,7 @@ from heatfhe.client import client as client_module
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
-from heatfhe.server import ModelSource
+from heatfhe.server import ClientBook, ModelSource
 from heatfhe.wire import Message, Refusal
 from tests.client.relay import Relay
 from tests.server.serving import ServerProcess, served_circuit
@@ -46,9 +46,8 @@ class World:
     ) -> tuple[Client, bytes]:
         """Generate through a relay; returns the client and every byte it sent."""
         relay = Relay(self.server.port)
-        client = Client(
-            relay.url, token=self.server.token, folder=self.home / name, insecure=True, keyring=ring, patience=20
-        )
+        token = self.server.token if name == "alice" else ClientBook(self.folder / "clients.json").add(name)
+        client = Client(relay.url, token=token, folder=self.home / name, insecure=True, keyring=ring, patience=20)
         try:
             _ = client.bundle
             options.setdefault("tokens", 1)

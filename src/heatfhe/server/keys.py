@@ -74,6 +74,10 @@ class KeyStore:
             raise Refusal("bad_message", "a key manifest lists no keys", "list every evaluation key of the plan")
         key_set = manifest.key_set
         with self._lock:
+            for entry in manifest.keys:
+                blob = self._blob(client, entry.sha256)
+                if blob.exists() and blob.stat().st_size != entry.size:
+                    raise Refusal("bad_message", "a key's size does not match its hash", "list the true sizes")
             path = self._record(client, key_set)
             if not path.exists():
                 if len(list(path.parent.glob("*.json"))) >= self._most:

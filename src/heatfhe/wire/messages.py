@@ -171,6 +171,8 @@ class KeyManifest:
         names = [k.name for k in self.keys]
         if len(set(names)) != len(names):
             raise WireError("key manifest: two keys share a name; list every key once")
+        if len({(k.sha256, k.size) for k in self.keys}) != len({k.sha256 for k in self.keys}):
+            raise WireError("key manifest: one hash is given two sizes; list the true sizes")
 
     @property
     def size(self) -> int:
