@@ -45,6 +45,7 @@ def tiny_circuit(
     seed: int = 0,
     hidden: int | None = None,
     tolerance: float = 1e-3,
+    sequences: int = 24,
 ) -> Circuit:
     """A GPT-2-shaped circuit with random weights whose domains were measured on random tokens."""
     shape = Shape(
@@ -53,7 +54,7 @@ def tiny_circuit(
     rng = np.random.default_rng(seed)
     weights = random_weights(shape, rng)
     stages = gpt2_stages(shape)
-    tokens = rng.integers(0, vocabulary, size=(24, context))
+    tokens = rng.integers(0, vocabulary, size=(sequences, context))
     calibration = calibrate(shape, stages, weights, tokens, tolerance)
     return Circuit(name=f"tiny-{seed}", shape=shape, stages=stages, weights=weights, calibration=calibration)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws 1 to 3 on small random GPT-2 models, a hundred seeds: restored is the original, deployed the circuit, one-hot hard."""
+"""Laws 1 to 3 over a hundred small random GPT-2: restored, deployed and one-hot equal what they stand for."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ class FitOptions:
     ``delta_2``               fixes the refinement factor of every softmax; None picks the cheapest per block.
     ``exponential_budget``    bound on the fitted exponential's relative error on a row, after all squarings and passes.
     ``activation_tolerance``  largest absolute error of an activation's polynomial.
+    ``argmax``                whether to fit the argmax schedule too; training needs it only at its end.
     """
 
     tolerance: float = 1e-4
@@ -47,6 +48,7 @@ class FitOptions:
     delta_2: int | None = None
     exponential_budget: float = 1e-4
     activation_tolerance: float = 1e-3
+    argmax: bool = True
 
     def __post_init__(self) -> None:
         if not 0.0 < self.tolerance < 1.0:

@@ -58,8 +58,11 @@ def train(
     stop: Callable[[], bool] = bool,
     compile: bool = False,
     tensorboard: bool = True,
+    argmax: bool = True,
 ) -> Trained:
     """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
+
+    ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but such a calibration cannot be exported.
 
     >>> trained = train(prepare(model), windows, recipe("default-model"), folder=Path("out/heat"))   # doctest: +SKIP
     >>> sum(trained.iterations.values())                                                             # doctest: +SKIP
@@ -91,7 +94,7 @@ def train(
             run.save()
     finally:
         journal.close()
-    calibration = _finish(run)
+    calibration = _finish(run, argmax)
     return Trained(
         calibration=calibration,
         seed_iterations=_seed_iterations(run),
@@ -117,7 +120,7 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets = None
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            prepared.adopt(refit(prepared, _sequences(run), reporter=run.reporter), keep_logits=True)
+            prepared.adopt(refit(prepared, _sequences(run), reporter=run.reporter, argmax=False), keep_logits=True)
 
 
 def fixed_counts(calibration: Calibration, share: float) -> dict[str, int]:
@@ -131,20 +134,22 @@ def _sequences(run: Run) -> list[torch.Tensor]:
     return list(rows.to(run.accelerator.device).split(max(1, run.recipe.micro_tokens // run.recipe.context)))
 
 
-def _calibrated(run: Run, *, delta_2: int | None = None) -> Calibration:
+def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -> Calibration:
     r = run.recipe
-    return calibrate(run.prepared, _sequences(run), r.tolerance, r.rule, r.solver, reporter=run.reporter, delta_2=delta_2)
+    return calibrate(
+        run.prepared, _sequences(run), r.tolerance, r.rule, r.solver, reporter=run.reporter, delta_2=delta_2, argmax=argmax
+    )
 
 
-def _finish(run: Run) -> Calibration:
+def _finish(run: Run, argmax: bool) -> Calibration:
     """The final constants: re-fitted on the final weights where a range has left its fitted domain."""
     recipe, prepared = run.recipe, run.prepared
     if recipe.counts == "calibrated" or prepared.calibration is None:
-        calibration = _calibrated(run)
+        calibration = _calibrated(run, argmax=argmax)
     else:
         if recipe.heat.halting == "soft" and not recipe.cooldown.updates:
             prepared.freeze()
-        calibration = merge(prepared.calibration, refit(prepared, _sequences(run), reporter=run.reporter))
+        calibration = merge(prepared.calibration, refit(prepared, _sequences(run), reporter=run.reporter, argmax=argmax))
     calibration = replace(calibration, fingerprint=prepared.fingerprint())
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
     prepared.set_mode("deployed")

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HEAT on a GPT-2-small-shaped model, all three phases of the paper's recipe, beside its control and its calibrations.
+
+    python runs/heat_gpt2_wiki.py --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out runs/out/wiki \\
+        [--jobs heat-plain,control,heat-relaxed] [--seconds 560]
+
+Token arrays are one-dimensional integers (heat's own packing). One GPU; every job prints one JSON line when it ends, and
+is left out when the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+from heatfhe.ranges import FitOptions, fit_calibration, observe
+from heatfhe.sites import Prepared, prepare
+from heatfhe.training import cut, preset, recipe, task_loss, train
+
+NEEDS = {"heat": 200, "control": 100}  # seconds a job takes on an H200: it is not begun with less left
+
+
+@torch.no_grad()
+def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> float:
+    """Held-out perplexity of the deployed (or exact) model, in float32."""
+    losses = []
+    for part in rows.split(4):
+        logits = prepared.logits(part[:, :-1], mode=mode)
+        losses.append(float(task_loss(logits, part[:, 1:])) * len(part))
+    mean = sum(losses) / len(rows)
+    return math.exp(mean) if math.isfinite(mean) and mean < 50 else float("inf")
+
+
+def report(name: str, facts: dict, out: Path) -> None:
+    line = json.dumps({"job": name, **facts})
+    print(line, flush=True)
+    with (out / "results.jsonl").open("a") as f:
+        f.write(line + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--heldout", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", default="calibrated,heat-plain,control,heat-relaxed")
+    parser.add_argument("--recipe", default="gpt2-small")
+    parser.add_argument("--share", type=float, default=1.0)
+    parser.add_argument("--windows", type=int, default=40, help="held-out windows measured")
+    parser.add_argument("--seconds", type=float, default=560.0)
+    args = parser.parse_args()
+    began = time.time()
+    torch.set_float32_matmul_precision("high")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    base = recipe(args.recipe)
+    base = replace(base, micro_tokens=32 * base.context if device == "cuda" else base.micro_tokens, checkpoint_every=10**6)
+    if args.share != 1.0:
+        base = base.scaled(args.share)
+    args.out.mkdir(parents=True, exist_ok=True)
+    parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).to(device).eval()
+    windows = cut(np.load(args.train), base.context)
+    held = cut(np.load(args.heldout), base.context)
+    rows = torch.from_numpy(held.rows[: args.windows]).to(device)
+    card = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "torch": torch.__version__, "windows": args.windows}
+
+    for job in args.jobs.split(","):
+        left = args.seconds - (time.time() - began)
+        if left < args.share * next((n for start, n in NEEDS.items() if job.startswith(start)), 30):
+            report(job, {"left_out": f"{left:.0f} s left"}, args.out)
+            continue
+        start = time.time()
+        prepared = prepare(copy.deepcopy(parent))
+        if job == "calibrated":
+            sequences = torch.from_numpy(windows.rows[: base.calibration_windows, :-1]).to(device).split(4)
+            seen = observe(prepared, sequences)
+            facts: dict = {"exact_perplexity": perplexity(prepared, rows, "exact")}
+            for solver in ("plain", "relaxed"):
+                for rule in ("per-site", "joint"):
+                    for tolerance in (1e-1, 1e-2, 1e-3, 1e-4):
+                        found = fit_calibration(prepared.architecture, seen, FitOptions(tolerance=tolerance, solver=solver, rule=rule, argmax=False))
+                        row = {"iterations": found.iterations(), "total": sum(found.iterations().values())}
+                        if rule == "per-site" and tolerance == 1e-4:
+                            prepared.adopt(found)
+                            row["perplexity"] = perplexity(prepared, rows, "deployed")
+                        facts[f"{solver} {rule} {tolerance:g}"] = row
+        else:
+            which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
+            chosen = replace(preset(which, base), solver=solver)
+            trained = train(prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False)
+            facts = {
+                "iterations": trained.iterations, "total": sum(trained.iterations.values()), "seed": trained.seed_iterations,
+                "perplexity": perplexity(prepared, rows, "deployed"), "exact_perplexity": perplexity(prepared, rows, "exact"),
+                "validation": trained.validation, "skipped": trained.skipped, "training_seconds": trained.seconds,
+                "counts": trained.calibration.counts(),
+            }  # fmt: skip
+            trained.calibration.save(args.out / f"{job}.calibration.json")
+        report(job, {**facts, **card, "seconds": round(time.time() - start, 1)}, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat train: learn counts and weights together, then export the circuit."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from heatfhe.cli.console import Console
+from heatfhe.cli.model_source import add_model, load_encoder, load_model, load_text, model_folder
+from heatfhe.errors import ConfigError
+
+HELP = """Fine-tune a model with HEAT (or an ablation of it) and export the circuit.
+
+The run folder holds log.jsonl, checkpoint/ (start the same command again to go on), model/ (a plain checkpoint plus
+heat.json), and circuit/ at the end."""
+EXAMPLES = """  heat train default -o out/heat
+  heat train my-gpt2 --text corpus.txt --recipe gpt2-small -o out/heat
+  heat train default --preset depth-only -o out/depth-only
+  torchrun --nproc-per-node 2 -m heatfhe.cli train default -o out/heat
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_model(parser)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="run folder")
+    parser.add_argument("--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories")
+    parser.add_argument("--recipe", default=None, help="default-model, gpt2-small or tiny (default: by the model)")
+    parser.add_argument("--preset", default="heat", help="heat, squeezed, depth-only, fixed-counts or control")
+    parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
+    parser.add_argument("--noise", type=float, default=0.0, help="train under refresh noise of this standard deviation")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
+    parser.add_argument("--held-out", type=int, default=64, help="windows kept for validation")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Train, save, export."""
+    import torch
+
+    from heatfhe.lowering import export
+    from heatfhe.sites import prepare, save_prepared
+    from heatfhe.training import Stopped, preset, recipe, train
+
+    folder = model_folder(args.model)
+    chosen = recipe(args.recipe or ("default-model" if args.model == "default" else "gpt2-small"))
+    chosen = replace(preset(args.preset, chosen), solver=args.solver, noise=args.noise, seed=args.seed)
+    if args.share != 1.0:
+        chosen = chosen.scaled(args.share)
+    encode, end = load_encoder(folder)
+    windows = load_text(args.text, args.model, encode, chosen.context, end)
+    training, held_out = windows.split(min(args.held_out, max(1, len(windows.rows) // 10)))
+    model = load_model(folder)
+    if args.out.exists() and not args.out.is_dir():
+        raise ConfigError(f"{args.out}: is a file; give a folder for the run")
+    prepared = prepare(model)
+    try:
+        with _finish_the_update(console) as stop:
+            trained = train(prepared, training, chosen, held_out=held_out, folder=args.out, reporter=console.reporter, stop=stop)
+    except Stopped:
+        console.print(f"stopped; the same command goes on from {args.out / 'checkpoint'}")
+        return 130
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
+        return 0
+    save_prepared(prepared, args.out / "model")
+    circuit = export(prepared, trained.calibration, args.out / "circuit", tokenizer=folder, name=f"{args.model}-{args.preset}")
+    before, after = trained.seed_iterations, trained.iterations
+    console.table(
+        ("family", "calibrated", "learned"), [(f, before.get(f, "-"), n) for f, n in after.items()] + [("all", sum(before.values()), sum(after.values()))]
+    )
+    console.print(f"held-out loss {trained.validation:.4f}, {trained.updates} updates in {trained.seconds:.0f} s, {trained.skipped} skipped")
+    console.print(f"circuit: {args.out / 'circuit'}    next: heat plan {args.out / 'circuit'} --params insecure-native-12")
+    console.json({"iterations": after, "calibrated": before, "validation": trained.validation, "skipped": trained.skipped,
+                  "seconds": trained.seconds, "circuit": str(args.out / "circuit"), "digest": circuit.digest})  # fmt: skip
+    return 0
+
+
+class _finish_the_update:
+    """Ctrl-C ends the run after the update in flight, with a checkpoint; a second Ctrl-C ends it at once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._asked = console, False
+        self._previous: Any = None
+
+    def __enter__(self) -> Any:
+        self._previous = signal.signal(signal.SIGINT, self._handle)
+        return lambda: self._asked
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, *_: object) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        self._console.warn("finishing this update, then saving; press again to stop at once")

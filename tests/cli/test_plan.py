@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat plan and heat drift: the tables a person reads, the JSON a script reads, the files they write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heatfhe.cli import main
+from heatfhe.planning import ALGORITHMS, Plan
+from tests.tiny import tiny_circuit
+
+PARAMS = "insecure-native-11"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("circuits") / "tiny"
+    tiny_circuit().save(path)
+    return path
+
+
+def test_plan_prints_and_writes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "tiny.plan"
+    assert main(["plan", str(folder), "--params", PARAMS, "-o", str(out)]) == 0
+    text = capsys.readouterr().out
+    for word in ("NO SECURITY", "layernorm", "argmax", "key switches", "rotations:", "levels along", "hatched"):
+        assert word in text
+    made = Plan.load(out)
+    assert set(made.programs) == {"generate", "prompt"}
+    assert made.circuit == tiny_circuit().digest
+
+
+def test_plan_as_json_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(folder), "--params", PARAMS, "--json", "--costs", "unit"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    rows = body["programs"]["generate"]
+    assert sum(r["seconds"] for r in rows) == sum(r["full"] + r["sparse"] for r in rows) > 0
+    assert body["key_bytes"] > 0
+
+
+def test_compare_shows_every_placement_and_exact_is_least(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", str(folder), "--params", PARAMS, "--compare", "--json", "--costs", "unit"]
+    assert main([*arguments, "--programs", "generate"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    seconds = {row["placement"]: row["seconds"] for row in body}
+    assert set(seconds) == set(ALGORITHMS)
+    assert seconds["exact"] == min(seconds.values())
+
+
+def test_a_plan_that_cannot_be_made_says_what_would_help(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(folder), "--params", PARAMS, "--context", "99"]) == 1
+    assert "context is 16" in capsys.readouterr().err
+    assert main(["plan", str(folder), "--params", "nonsense"]) != 0
+
+
+def test_drift_compares_circuits_on_the_same_windows(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = tmp_path / "windows.npy"
+    np.save(tokens, np.random.default_rng(0).integers(0, 64, size=(3, 7)))
+    arguments = ["drift", str(folder), str(folder), "--params", PARAMS, "--sigma", "1e-5"]
+    assert main([*arguments, "--tokens", str(tokens), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first == second
+    assert len(first["fidelity"]["kl_by_position"]) == 6
+    assert 0 < first["fidelity"]["kl"] < 1e-3
+    assert main([*arguments, "--windows", "2", "--positions", "4"]) == 0
+    assert "collapsed" in capsys.readouterr().out
+
+
+def test_drift_draws_where_matplotlib_is_installed(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    picture = tmp_path / "drift.png"
+    arguments = ["drift", str(folder), "--params", PARAMS, "--sigma", "1e-4", "--windows", "2", "--positions", "4"]
+    assert main([*arguments, "--figure", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
