@@ -69,12 +69,17 @@ class ClearEngine:
         noise: Noise | None = None,
         rng: np.random.Generator | None = None,
         strict: bool = True,
+        cache_bytes: int = 1 << 30,
     ) -> None:
-        """With a ``request`` only its rotations are allowed; ``strict`` False lets magnitudes leave their bounds."""
+        """With a ``request`` only its rotations are allowed; ``strict`` False lets magnitudes leave their bounds.
+
+        ``cache_bytes`` bounds the plaintext vectors kept between steps.
+        """
         if noise is not None and rng is None:
             raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
         self._params, self.request, self.noise, self.rng, self.strict = params, request, noise, rng, strict
         self._encoded: dict[str, NDArray[Any]] = {}
+        self._room = cache_bytes
 
     @property
     def params(self) -> Params:
@@ -244,9 +249,13 @@ class ClearEngine:
             return p
         if not p.keep:
             return p.make()
-        if p.key not in self._encoded:
-            self._encoded[p.key] = p.make()
-        return self._encoded[p.key]
+        if p.key in self._encoded:
+            return self._encoded[p.key]
+        made = p.make()
+        if made.nbytes <= self._room:
+            self._room -= made.nbytes
+            self._encoded[p.key] = made
+        return made
 
 
 def _total(terms: Sequence[NDArray[Any]]) -> NDArray[Any]:
