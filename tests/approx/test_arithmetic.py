@@ -120,23 +120,38 @@ def test_depth_is_what_the_docstring_states(name: str) -> None:
     assert function(Depth(5)).spent == levels + 5
 
 
+def _inputs(name: str) -> np.ndarray[Any, Any]:
+    if name in ("exponential", "gelu", "series of degree 59"):
+        return np.array([-0.9, -0.2, 0.1, 0.7, 0.95])
+    return np.array([0.55, 0.7, 0.9, 0.95])
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_floats_arrays_torch_and_tracers_agree(name: str) -> None:
-    torch = pytest.importorskip("torch")
+def test_floats_arrays_and_tracers_agree(name: str) -> None:
     function, levels = CASES[name]
-    x = (
-        np.array([-0.9, -0.2, 0.1, 0.7, 0.95])
-        if name in ("exponential", "gelu", "series of degree 59")
-        else np.array([0.55, 0.7, 0.9, 0.95])
-    )
+    x = _inputs(name)
     expected = function(x)
-    scalars = np.array([function(float(v)) for v in x])
-    tensors = function(torch.tensor(x, dtype=torch.float64)).numpy()
     traced = function(Traced(x))
-    np.testing.assert_allclose(scalars, expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(tensors, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose([function(float(v)) for v in x], expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(traced.value, expected, rtol=1e-9, atol=1e-12)
     assert traced.spent == levels
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_torch_agrees_in_both_precisions_and_has_gradients(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    function, _ = CASES[name]
+    x = _inputs(name)
+    expected = function(x)
+    double = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    y = function(double)
+    np.testing.assert_allclose(y.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
+    y.sum().backward()
+    step = 1e-6
+    slopes = (function(x + step) - function(x - step)) / (2 * step)
+    np.testing.assert_allclose(double.grad.numpy(), slopes, rtol=1e-4, atol=1e-6)
+    single = function(torch.tensor(x, dtype=torch.float32)).numpy()
+    np.testing.assert_allclose(single, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,13 @@ def solver_error(count: int, *, scale: float, rate: float) -> float:
 
 
 def quantiser_step(bits: int, width: float) -> float:
-    """s(b), the distance between neighbouring values of a uniform quantiser; it errs by at most half of it."""
+    """s(b) = R / (2^b - 1), the distance between neighbouring values of a uniform quantiser.
+
+    Domain  bits >= 1, width > 0.
+    Bound   a value inside the range is rounded by at most half of it; outside, the quantiser saturates.
+    Depth   none.
+    Source  the paper, appendix on quantisation.
+    """
     _check.count("bits", bits, floor=1)
     _check.positive("a quantiser's range", width)
     return width / (2.0**bits - 1.0)

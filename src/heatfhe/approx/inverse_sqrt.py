@@ -236,7 +236,13 @@ class InverseSqrtFit:
 
 
 def fit_inverse_sqrt(lo: float, hi: float, *, solver: str = "plain", form: str = "quotient") -> InverseSqrtFit:
-    """The fit of 1/sqrt(z) on [lo, hi] with its rational seed computed."""
+    """The fit of 1/sqrt(z) on [lo, hi] with its rational seed computed.
+
+    Domain  0 < lo < hi, ratio up to 1e9.
+    Bound   .seed.error before the division's error; .error(counts) after everything.
+    Depth   none: a fit.
+    Source  fit_rational_seed.
+    """
     return InverseSqrtFit(lo=lo, hi=hi, seed=fit_rational_seed(lo, hi), solver=solver, form=form)
 
 
@@ -332,7 +338,13 @@ def chord_inverse_sqrt(z: T, seed: ChordSeed, newton_count: int, *, gain: float 
 
 
 def chord_error(seed: ChordSeed, newton_count: int) -> float:
-    """Largest |1 - y sqrt(z)| after newton_count iterations from a chord; inf where they diverge."""
+    """Largest |1 - y sqrt(z)| after newton_count iterations from a chord; inf where they diverge.
+
+    Domain  any chord.
+    Bound   exact: Newton's map applied to the ends of [seed.low, seed.high].
+    Depth   none.
+    Source  the map u -> u (3 - u^2) / 2 rises up to u = 1 and falls after.
+    """
     return _worst((seed.low, seed.high), newton_count)
 
 

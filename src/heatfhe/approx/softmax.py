@@ -233,7 +233,13 @@ def fit_softmax(
 
 
 def smallest_deltas(width: float, budget: float = 1e-4, delta_2: int = 2, degree: int = 8) -> tuple[int, int]:
-    """The least delta_1 with which delta_1 delta_2 E(width / (2 delta_1 delta_2)) is within the budget."""
+    """The least delta_1 for this delta_2, and delta_2 itself.
+
+    Domain  width > 0; refused where sixteen squarings do not suffice.
+    Bound   delta_1 delta_2 E(width / (2 delta_1 delta_2)) <= budget, E the exponential's relative error.
+    Depth   none.
+    Source  squarings and passes each double a differential error.
+    """
     _check.positive("the width of a softmax's scores", width)
     _check.power_of_two("delta_2", delta_2)
     for squarings in range(16):
@@ -249,7 +255,10 @@ def smallest_deltas(width: float, budget: float = 1e-4, delta_2: int = 2, degree
 def smallest_counts(fit: SoftmaxFit, tolerance: float, row_length: int, *, floor: int = 1) -> tuple[int, int]:
     """The (init, refine) counts with the fewest iterations that hold the last reciprocal to the tolerance.
 
-    The first count may be cut until it widens the second one's domain too far: only the last error is seen.
+    Domain  worst-case domains of the fit's width; run them with fit_softmax(..., init_count=the first).
+    Bound   the last reciprocal's relative error is within the tolerance.
+    Depth   none.
+    Source  only the last error is seen: the first count may be cut until it widens the second one's domain too far.
     """
     if fit.refine is None:
         return fit.init.smallest_count(tolerance, floor), 0
