@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GELU and SiLU: single polynomials and compositions against errors found independently, and the choice between them."""
+"""GELU and SiLU: single polynomials and compositions against errors found elsewhere, and the choice between them."""
 
 from __future__ import annotations
 

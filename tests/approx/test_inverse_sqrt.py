@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inverse square root: Remez seeds, Newton's iteration, joint counts and chords against tables made independently in 40 digits."""
+"""The inverse square root: Remez seeds, Newton's iteration, joint counts and chords against tables in 40 digits."""
 
 from __future__ import annotations
 
