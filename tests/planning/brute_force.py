@@ -11,20 +11,26 @@ from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph, Node
 
 
-def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, spare_last: bool = True) -> float:
-    """The least price over all choices of levels and refreshes, infinite if none is legal."""
+def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, precision: float | None = None) -> float:
+    """The least price over all choices of levels and refreshes, infinite if none is legal; last results are spared."""
     nodes, top = graph.nodes, params.levels
     best = math.inf
     users = graph.users()
 
     def may(node: Node) -> bool:
-        return node.refreshable and not (node.last and spare_last)
+        return node.refreshable and not node.last
 
     def divided(node: Node) -> bool:
         return node.bound > params.window
 
+    def multiplied(node: Node) -> bool:
+        return precision is not None and node.bound * precision < params.noise
+
     def rescaling(node: Node) -> float:
-        return node.parts * cost.price({"add": 1, "multiply_plain": 1, "rescale": 1}, 1) if divided(node) else 0.0
+        once = {"add": 1, "multiply_plain": 1, "rescale": 1}
+        if divided(node):
+            return node.parts * cost.price(once, 1)
+        return node.parts * cost.price(once, top) if multiplied(node) else 0.0
 
     split = cost.price({"add": 3, "conjugate": 1}, top)
 
@@ -64,7 +70,7 @@ def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, sp
             if any(divided(nodes[u]) and then[u] < 1 for u in values):
                 continue
             for u in values:
-                then[u] = after
+                then[u] = after - multiplied(nodes[u])
             walk(v + 1, then, paid + price + cost.price(node.work, level + deep))
 
     walk(0, [], 0.0)

@@ -29,11 +29,18 @@ def placed(graph: Graph, set_: Params, *, work: bool, rules: Rules, algorithm: s
 
 
 @QUICK
-@given(graph=graphs(size=6, levels=3, work=True), pairing=st.booleans(), pair_levels=st.integers(0, 1))
-def test_exact_equals_brute_force_over_all_levels(graph: Graph, pairing: bool, pair_levels: int) -> None:
+@given(
+    graph=graphs(size=6, levels=3, work=True),
+    pairing=st.booleans(),
+    pair_levels=st.integers(0, 1),
+    precision=st.sampled_from((None, 1e-3)),
+)
+def test_exact_equals_brute_force_over_all_levels(
+    graph: Graph, pairing: bool, pair_levels: int, precision: float | None
+) -> None:
     set_ = params(3, pair_levels=pair_levels)
-    best = cheapest(graph, set_, table(work=True), pairing=pairing)
-    found = placed(graph, set_, work=True, rules=Rules(pairing=pairing))
+    best = cheapest(graph, set_, table(work=True), pairing=pairing, precision=precision)
+    found = placed(graph, set_, work=True, rules=Rules(pairing=pairing, precision=precision))
     assert (found is None) == math.isinf(best)
     if found is not None:
         assert found.seconds == pytest.approx(best, abs=1e-9)
