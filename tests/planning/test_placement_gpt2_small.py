@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from runs.gpt2_small_fixture import gpt2_small
 
 from heatfhe.planning import Graph, Packing, cost_table, place, record
 from heatfhe.planning.params import preset
 from heatfhe.planning.placement import compare
-from runs.gpt2_small_fixture import gpt2_small
 
 
 def step(counts: str, params: str) -> Graph:
