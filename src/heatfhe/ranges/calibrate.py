@@ -101,7 +101,11 @@ def fit_calibration(
     for place in architecture.activations:
         activations[place.name] = fit_activation_site(place, seen.activations.get(place.name, Range()), options)
         reporter.advance("fit", site=place.name)
-    argmax = fit_argmax(seen.logit_rows, margin=options.margin, solver=options.solver) if options.argmax else None
+    argmax = (
+        fit_argmax(seen.logit_rows, weights=seen.logit_weights, margin=options.margin, solver=options.solver)
+        if options.argmax
+        else None
+    )
     reporter.advance("fit", site="argmax")
     reporter.done("fit")
     return Calibration(

@@ -22,11 +22,11 @@ from torch import Tensor
 from heatfhe.errors import ConfigError, DataError, SiteError
 from heatfhe.models import LinearPlace
 from heatfhe.progress import SILENT, Reporter
+from heatfhe.ranges.argmax import shorten
 from heatfhe.sites import Mode, Prepared
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
-_LOGITS = 1 << 25  # logits kept for the argmax schedule (about 650 rows of GPT-2's vocabulary, at most _ROWS rows)
-_ROWS = 2048
+_ROWS = 2048  # rows of logits kept, in short, for the argmax schedule
 
 Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]  # noqa: UP007 - Tensor is Any to the type checker
 
@@ -64,7 +64,8 @@ class Observation:
     squares: dict[str, Range] = field(default_factory=dict)
     activations: dict[str, Range] = field(default_factory=dict)
     magnitudes: dict[str, float] = field(default_factory=dict)
-    logit_rows: list[NDArray[np.float32]] = field(default_factory=list)
+    logit_rows: list[NDArray[np.float64]] = field(default_factory=list)
+    logit_weights: NDArray[np.float64] | None = None
     logit_stride: int = 1
     logit_seen: int = 0
     context: int = 0
@@ -110,17 +111,17 @@ class Observer:
             raise ConfigError(f"{owner}: observe whole sequences, not continuations of a cache")
         keep = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).tril()
         length = torch.arange(1, rows + 1, device=scores.device, dtype=scores.dtype)
-        masked = scores.masked_fill(~keep, -torch.inf)
-        top = masked.amax(dim=-1)
-        low = scores.masked_fill(~keep, torch.inf).amin()
+        e = scores.masked_fill(~keep, -torch.inf)  # worked on in place from here: the matrix is large
+        top = e.amax(dim=-1)
+        low = -(-scores).masked_fill_(~keep, -torch.inf).amax()
         seen.scores.setdefault(owner, Range()).add(owner, float(low), float(top.amax()))
-        e = torch.exp((masked - top[..., None]) / TEMPERATURES[-1])
+        e.sub_(top[..., None]).mul_(1.0 / TEMPERATURES[-1]).exp_()
         means: dict[int, Tensor] = {}
         for tau in reversed(TEMPERATURES):
             means[tau] = top / tau + torch.log(e.sum(dim=-1) / length)
             _add(seen.log_means.setdefault(owner, {}), tau, means[tau], owner)
             if tau > 1:
-                e = e * e
+                e.mul_(e)
         for tau in TEMPERATURES[1:]:
             _add(seen.log_squares.setdefault(owner, {}), tau, means[tau // 2] - 2.0 * means[tau], owner)
 
@@ -189,12 +190,12 @@ def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
 
 def _keep_rows(seen: Observation, logits: Tensor) -> None:
     """Keep every logit_stride-th row of the stream; when there are too many, drop every other and double the stride."""
-    limit = max(2, min(_ROWS, _LOGITS // logits.shape[-1]))
     for row in logits.reshape(-1, logits.shape[-1]):
         if seen.logit_seen % seen.logit_stride == 0:
-            seen.logit_rows.append(row.float().cpu().numpy().copy())
+            short, seen.logit_weights = shorten(row.double().cpu().numpy())
+            seen.logit_rows.append(short)
         seen.logit_seen += 1
-        if len(seen.logit_rows) > limit:
+        if len(seen.logit_rows) > _ROWS:
             seen.logit_rows = seen.logit_rows[::2]
             seen.logit_stride *= 2
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat calibrate: fix every site's domain, constants and count on real text."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from heatfhe.cli.console import Console
+from heatfhe.cli.model_source import add_model, load_encoder, load_model, load_text, model_folder
+from heatfhe.errors import ConfigError
+
+HELP = """Watch a model on real text and give every site its domain, its constants and the smallest count that meets a
+tolerance. The result is one JSON file; heat export turns it and the model into a Circuit."""
+EXAMPLES = """  heat calibrate default -o out/calibration.json
+  heat calibrate my-gpt2 --text corpus.txt --tolerance 1e-3 --rule joint --solver relaxed -o calibration.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    add_model(parser)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="calibration file to write")
+    parser.add_argument(
+        "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
+    )
+    parser.add_argument("--windows", type=int, default=128, help="windows of the context length to watch (default 128)")
+    parser.add_argument("--batch", type=int, default=1, help="windows per forward pass")
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    parser.add_argument("--rule", choices=("per-site", "joint"), default="per-site")
+    parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
+    parser.add_argument(
+        "--margin", type=float, default=1.2, help="how much wider than seen a domain is where it must be"
+    )
+    parser.add_argument(
+        "--delta-2", type=int, help="fix every softmax's refinement factor (default: cheapest per block)"
+    )
+    parser.add_argument(
+        "--form", choices=("quotient", "partial"), default="quotient", help="of the norms' rational seed"
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Observe, fit, write, print the counts by family."""
+    import torch
+
+    from heatfhe.ranges import FitOptions, fit_calibration, observe
+    from heatfhe.sites import prepare
+
+    if args.windows < 1 or args.batch < 1:
+        raise ConfigError(f"--windows and --batch must be at least 1, got {args.windows} and {args.batch}")
+    options = FitOptions(
+        tolerance=args.tolerance,
+        rule=args.rule,
+        solver=args.solver,
+        margin=args.margin,
+        delta_2=args.delta_2,
+        form=args.form,
+    )
+    folder = model_folder(args.model)
+    prepared = prepare(load_model(folder))
+    encode, end = load_encoder(folder)
+    windows = load_text(args.text, args.model, encode, prepared.architecture.context, end)
+    rows = torch.from_numpy(windows.rows[: args.windows, :-1])
+    batches = rows.split(args.batch)
+    seen = observe(prepared, batches, reporter=console.reporter, total=len(batches))
+    calibration = fit_calibration(prepared.architecture, seen, options, reporter=console.reporter)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    calibration.save(args.out)
+    iterations = calibration.iterations()
+    console.print(
+        f"{len(rows)} windows of {rows.shape[1]} tokens, tolerance {args.tolerance:g}, {args.rule}, {args.solver}"
+    )
+    console.table(("family", "iterations per forward"), [*iterations.items(), ("all", sum(iterations.values()))])
+    console.print(f"written: {args.out}    next: heat export {args.model} --calibration {args.out} -o circuit")
+    console.json(
+        {
+            "out": str(args.out),
+            "iterations": iterations,
+            "counts": calibration.counts(),
+            "windows": len(rows),
+            "tolerance": args.tolerance,
+            "rule": args.rule,
+            "solver": args.solver,
+        }
+    )
+    return 0
