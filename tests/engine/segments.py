@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from heatfhe.circuit import Circuit
-from heatfhe.circuit.forward import embed
 from heatfhe.ckks.params import Params
 from heatfhe.client.keyring_openfhe import OpenFHEKeyring
 from heatfhe.engine import ClearEngine, Decode, KeyRequest, Runner, key_request
@@ -36,10 +35,7 @@ def clear_values(p: Plan, circuit: Circuit, tokens: list[int]) -> tuple[Runner, 
     source = p.source(circuit)
     decode = Decode(p, engine, source)
     level = p.program("generate").inputs["x"].level
-    rows = [
-        [engine.value(p.packing.pack_residual(embed(circuit, np.array([t]), i)[0]), level)]
-        for i, t in enumerate(tokens)
-    ]
+    rows = [[engine.value(p.packing.pack_residual(circuit.folded.token[t]), level)] for t in tokens]
     for row in rows[:-1]:
         decode.prompt(row)
     runner = Runner(p, engine, source)

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.circuit.forward import embed
 from heatfhe.client.keyring_openfhe import OpenFHEKeyring
 from heatfhe.engine import ClearEngine, Decode, Keyring, key_request
 from heatfhe.engine.openfhe import OpenFHEEngine
@@ -74,7 +73,7 @@ def tell(p: Plan, circuit: Circuit, engine: Any, put: Any, get: Any, prompt: lis
     """Prompt steps, then free-running tokens."""
     decode = Decode(p, engine, p.source(circuit))
     packing, rows = p.packing, []
-    x = [packing.pack_residual(embed(circuit, np.array([t]), i)[0]) for i, t in enumerate(prompt)]
+    x = [packing.pack_residual(circuit.folded.token[t]) for t in prompt]
     level = p.program("generate").inputs["x"].level
     for row in x[:-1]:
         decode.prompt([put(row, level)])

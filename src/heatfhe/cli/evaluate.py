@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat evaluate: encrypted decoding against the circuit's own logits, teacher-forced or free-running, on any engine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heatfhe.circuit import Circuit
+from heatfhe.cli.bench_engine import DEFAULT_PARAMS, open_engine
+from heatfhe.cli.console import Console
+from heatfhe.cli.model_source import circuit_folder
+from heatfhe.client import load_keyring
+from heatfhe.engine import BootstrapNoise, ClearEngine, key_request
+from heatfhe.engine.noise import NoiseTable
+from heatfhe.errors import ConfigError, DataError, MissingExtraError
+from heatfhe.evaluation.drift import sample_windows
+from heatfhe.evaluation.encrypted import Endpoint, Evaluation, evaluate, free_running
+from heatfhe.files import atomic_write, write_json
+from heatfhe.planning import Plan, cost_table, plan
+from heatfhe.planning.params import preset
+from heatfhe.planning.plan import default_cost
+
+HELP = "Decode under encryption and compare with the circuit's own clear logits: KL, top-1, collapse, time by operator."
+EXAMPLES = (
+    "  heat evaluate default --engine openfhe --windows 1 --positions 2 --out runs/openfhe\n"
+    "  heat evaluate default default-calibrated --engine clear --noise noise.json --windows 8 --positions 16\n"
+    "  heat evaluate default --engine openfhe --free 4 --prompt 5,17,3\n"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("circuits", nargs="+", help="circuit folders, 'default' or 'default-calibrated'")
+    parser.add_argument("--engine", choices=sorted(DEFAULT_PARAMS), default="clear", help="default clear")
+    parser.add_argument("--params", help="parameter set (default: insecure-openfhe-12, or the engine's own)")
+    parser.add_argument("--noise", metavar="FILE", type=Path, help="clear engine: a table of heat measure-noise")
+    parser.add_argument("--windows", type=int, default=1, help="teacher-forced windows (default 1; 0 for none)")
+    parser.add_argument("--positions", type=int, default=4, help="positions per window (default 4)")
+    parser.add_argument("--tokens", type=Path, metavar="FILE", help=".npy of token ids (windows, positions + 1)")
+    parser.add_argument("--free", type=int, default=0, metavar="N", help="free-running tokens (default none)")
+    parser.add_argument("--prompt", default="1,2", help="token ids before the free-running ones (default 1,2)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the OpenFHE engine (default 1)")
+    parser.add_argument("--costs", help="cost table of the prediction (default: the shipped one of the engine)")
+    parser.add_argument("--seed", type=int, default=0, help="of windows and injected noise (default 0)")
+    parser.add_argument("--out", type=Path, help="folder for results; finished windows in it are not run again")
+    parser.add_argument("--figure", type=Path, metavar="PNG", help="draw KL and top-1 by position (needs matplotlib)")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Plan, open the engine, decode, compare."""
+    if args.noise is not None and args.engine != "clear":
+        raise ConfigError("--noise is for the clear engine; a real one has its own")
+    fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12", "clear": "insecure-openfhe-12"}
+    params = preset(args.params or fallback[args.engine])
+    costs = cost_table(args.costs or default_cost(params))
+    circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
+    windows = _windows(args, circuits[0])
+    found: list[Evaluation] = []
+    free: dict[str, list[tuple[list[int], list[int]]]] = {}
+    for number, circuit in enumerate(circuits):
+        programs = [*(["logits"] if len(windows) else []), *(["generate", "prompt"] if args.free else [])]
+        if not programs:
+            raise ConfigError("nothing to do: ask for --windows or --free")
+        context = max(windows.shape[1] - 1 if len(windows) else 1, len(_prompt(args)) + args.free)
+        made = plan(circuit, params, programs=programs, context=min(circuit.shape.context, _power(context)), cost=costs)
+        endpoint = _open(args, made)
+        if len(windows):
+            folder = None if args.out is None else args.out / f"{number}-{circuit.name}"
+            options: dict[str, Any] = {"engine": args.engine, "costs": costs, "folder": folder}
+            found.append(evaluate(made, circuit, endpoint, windows, reporter=console.reporter, **options))
+        if args.free:
+            free[circuit.name] = free_running(made, circuit, endpoint, [_prompt(args)], args.free)
+    _show(console, found, free)
+    result = {"evaluations": [e.as_json() for e in found], "free_running": free}
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_json(args.out / "evaluation.json", "heatfhe-evaluation", 1, result)
+        console.print(f"wrote {args.out / 'evaluation.json'}")
+    if args.figure is not None and found:
+        _draw(found, args.figure)
+        console.print(f"wrote {args.figure}")
+    console.json(result)
+    return 0
+
+
+def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
+    request = key_request(made)
+    if args.engine != "clear":
+        ring, engine = open_engine(args.engine, request, threads=args.threads)
+        return Endpoint(engine, ring.encrypt, ring.decrypt)
+    noise: BootstrapNoise | None = None if args.noise is None else NoiseTable.load(args.noise).noise()
+    rng = np.random.default_rng(args.seed)
+    ring = load_keyring("clear")(request)
+    return Endpoint(
+        ClearEngine(made.params, request=request, noise=noise, rng=rng, strict=noise is None),
+        ring.encrypt,
+        ring.decrypt,
+    )
+
+
+def _windows(args: argparse.Namespace, circuit: Circuit) -> Any:
+    if args.tokens is not None:
+        try:
+            return np.load(args.tokens, allow_pickle=False).astype(np.int64)
+        except (OSError, ValueError) as err:
+            raise DataError(f"{args.tokens}: not a .npy file of token ids ({err})") from err
+    if args.windows < 1:
+        return np.zeros((0, 2), dtype=np.int64)
+    return sample_windows(circuit, args.windows, args.positions + 1, seed=args.seed)
+
+
+def _prompt(args: argparse.Namespace) -> list[int]:
+    try:
+        return [int(part) for part in args.prompt.split(",")]
+    except ValueError:
+        raise ConfigError(f"--prompt takes token ids separated by commas, got {args.prompt!r}") from None
+
+
+def _power(count: int) -> int:
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _show(console: Console, found: list[Evaluation], free: dict[str, list[tuple[list[int], list[int]]]]) -> None:
+    if found:
+        console.table(
+            ("circuit", "KL", "top-1", "collapsed", "perplexity", "clear", "largest error", "bootstraps", "s/token"),
+            [
+                (e.name, e.fidelity.kl, e.fidelity.top1, f"{e.fidelity.collapsed}/{e.fidelity.windows}")
+                + (e.fidelity.perplexity, e.fidelity.clear_perplexity, e.largest_error, e.bootstraps, e.seconds)
+                for e in found
+            ],
+        )
+    for e in found:
+        console.heading(f"{e.name}: seconds per token by operator, measured and predicted")
+        names = sorted({*e.by_operator, *e.predicted})
+        rows = [(n, e.by_operator.get(n, 0.0), e.predicted.get(n, 0.0)) for n in names]
+        console.table(("operator", "measured", "predicted"), [*rows, ("total", e.seconds, sum(e.predicted.values()))])
+    for name, runs in free.items():
+        for got, wanted in runs:
+            same = sum(a == b for a, b in zip(got, wanted))
+            console.print(
+                f"{name}: {same} of {len(wanted)} free-running tokens as in the clear: {got} against {wanted}"
+            )
+
+
+def _draw(found: list[Evaluation], path: Path) -> None:
+    try:
+        import matplotlib
+    except ModuleNotFoundError as err:
+        raise MissingExtraError("report", needed_by="heat evaluate --figure") from err
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (upper, lower) = pyplot.subplots(2, 1, sharex=True, figsize=(7, 6))
+    for e in found:
+        upper.semilogy(np.maximum(e.fidelity.kl_by_position, 1e-18), label=f"{e.name} on {e.engine}")
+        lower.plot(e.fidelity.top1_by_position, label=e.name)
+    upper.set_ylabel("KL to the clear run (nats)")
+    lower.set_ylabel("top-1 agreement")
+    lower.set_xlabel("position")
+    upper.legend()
+    with atomic_write(path) as f:
+        figure.savefig(f, format="png", dpi=150)
+    pyplot.close(figure)

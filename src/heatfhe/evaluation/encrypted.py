@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan on any engine, judged: teacher-forced logits against the circuit's own, free-running tokens, time by operator.
+
+Windows are finished one by one and kept in a folder, so that a run of hours goes on where it was stopped. For the owner
+of the key alone: decrypted values of an approximate scheme are not to be published as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.circuit import Circuit
+from heatfhe.engine import Decode, Engine
+from heatfhe.errors import ConfigError, DecryptError, FileFormatError
+from heatfhe.evaluation.fidelity import Fidelity, fidelity
+from heatfhe.files import atomic_write, json_digest
+from heatfhe.planning import CostTable, Plan
+from heatfhe.planning.tally import tally
+from heatfhe.progress import SILENT, Reporter
+
+Tokens = NDArray[np.int64]
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An engine and the two ways to it: a keyring's encrypt and decrypt."""
+
+    engine: Engine[Any]
+    encrypt: Callable[..., bytes]
+    decrypt: Callable[[bytes], NDArray[np.complex128]]
+
+    def put(self, slots: Real, level: int) -> Any:
+        """Slots as a value of the engine."""
+        return self.engine.parse(self.encrypt(slots, level=level))
+
+    def get(self, value: Any) -> NDArray[np.complex128]:
+        """Slots of a value; nan where it does not decrypt, which counts as a miss."""
+        try:
+            return self.decrypt(self.engine.dump(value))
+        except DecryptError:
+            return np.full(self.engine.params.slots, np.nan, dtype=np.complex128)
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """A reporter that adds up seconds and bootstraps by operator, and passes what it hears on."""
+
+    inner: Reporter = SILENT
+    clock: Callable[[], float] = time.perf_counter
+    seconds: Counter[str] = field(default_factory=Counter)
+    bootstraps: int = 0
+    _last: float = 0.0
+
+    def start(self, task: str, total: int | None = None) -> None:
+        """A program begins."""
+        self._last = self.clock()
+
+    def advance(self, task: str, **facts: float | int | str) -> None:
+        """A step is done."""
+        now = self.clock()
+        self.seconds[str(facts.get("operator", ""))] += now - self._last  # type: ignore[assignment]
+        self.bootstraps += str(facts.get("kind", "")).startswith("bootstrap")
+        self._last = now
+
+    def done(self, task: str) -> None:
+        """A program has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Teacher-forced decoding of one plan on one engine; seconds and bootstraps are per token."""
+
+    name: str
+    engine: str
+    params: str
+    positions: int
+    fidelity: Fidelity
+    bootstraps: float
+    seconds: float
+    by_operator: Mapping[str, float]
+    predicted: Mapping[str, float]
+    largest_error: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        own = ("name", "engine", "params", "positions", "bootstraps", "seconds")
+        error = self.largest_error if math.isfinite(self.largest_error) else None
+        return {
+            **{k: getattr(self, k) for k in own},
+            "by_operator": dict(self.by_operator),
+            "predicted": dict(self.predicted),
+            "largest_error": error,
+            "fidelity": self.fidelity.as_json(),
+        }
+
+
+def evaluate(
+    plan: Plan,
+    circuit: Circuit,
+    endpoint: Endpoint,
+    windows: Tokens,
+    *,
+    engine: str,
+    costs: CostTable,
+    folder: Path | None = None,
+    reporter: Reporter = SILENT,
+) -> Evaluation:
+    """Decode windows (W, P + 1) with the true tokens as inputs, and compare with the circuit's own logits.
+
+    ``folder`` keeps every finished window; a second call reads those and goes on. ``costs`` prices the prediction.
+    """
+    if windows.ndim != 2 or windows.shape[1] < 2:
+        raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
+    tokens, targets = windows[:, :-1], windows[:, 1:]
+    if tokens.shape[1] > plan.context:
+        raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
+    clear = circuit.run(tokens)
+    run_of = json_digest([plan.circuit, plan.params.digest, plan.context, plan.program("logits").as_json(), engine])
+    reporter.start(circuit.name, len(tokens))
+    found = []
+    for i, row in enumerate(tokens):
+        kept = None if folder is None else folder / f"window-{i:03d}.npz"
+        mark = json_digest([run_of, [int(t) for t in row]])
+        window = _read(kept, mark) if kept is not None and kept.exists() else None
+        if window is None:
+            window = _decode(plan, circuit, endpoint, row)
+            if kept is not None:
+                _write(kept, mark, window)
+        found.append(window)
+        reporter.advance(circuit.name, seconds_per_token=sum(window.seconds.values()) / len(row))
+    reporter.done(circuit.name)
+    run = np.stack([w.logits for w in found])
+    count = tokens.size
+    spent: Counter[str] = sum((Counter(w.seconds) for w in found), Counter())
+    largest = circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
+    return Evaluation(
+        name=circuit.name,
+        engine=engine,
+        params=plan.params.name,
+        positions=tokens.shape[1],
+        fidelity=fidelity(clear, run, targets, largest=largest),
+        bootstraps=sum(w.bootstraps for w in found) / count,
+        seconds=sum(spent.values()) / count,
+        by_operator={k: spent[k] / count for k in sorted(spent)},
+        predicted={k: t.seconds for k, t in tally(plan, "logits", costs).items()},
+        largest_error=float(np.abs(run - clear).max()),
+    )
+
+
+def free_running(
+    plan: Plan,
+    circuit: Circuit,
+    endpoint: Endpoint,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    *,
+    reporter: Reporter = SILENT,
+) -> list[tuple[list[int], list[int]]]:
+    """Tokens of ``count`` free-running steps per prompt, (here, circuit's own): each chosen under encryption and fed
+    back without decryption; rows are decrypted only to be compared."""
+    out = []
+    level = plan.program("generate").inputs["x"].level
+    for prompt in prompts:
+        wanted = [int(t) for t in circuit.generate(list(prompt), count).tokens]
+        decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=reporter)
+        rows = [endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level) for t in prompt]
+        for row in rows[:-1]:
+            decode.prompt([row])
+        got = []
+        for i in range(count):
+            parts = decode.generate([rows[-1]] if i == 0 else None)
+            row = plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts])
+            got.append(int(np.argmax(np.nan_to_num(row, nan=-np.inf))))
+        out.append((got, wanted))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    logits: Real
+    seconds: Mapping[str, float]
+    bootstraps: int
+
+
+def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> _Window:
+    watch = Stopwatch()
+    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
+    level = plan.program("logits").inputs["x"].level
+    rows = []
+    for token in tokens:
+        x = endpoint.put(plan.packing.pack_residual(circuit.folded.token[token]), level)
+        rows.append(plan.packing.unpack_vocabulary([endpoint.get(p) for p in decode.logits([x])]))
+    return _Window(np.asarray(rows, dtype=np.float64), dict(watch.seconds), watch.bootstraps)
+
+
+def _write(path: Path, mark: str, window: _Window) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = sorted(window.seconds)
+    with atomic_write(path) as f:
+        np.savez(
+            f,
+            mark=np.array(mark),
+            logits=window.logits,
+            operators=np.array(names, dtype=str),
+            seconds=np.array([window.seconds[n] for n in names]),
+            bootstraps=np.array(window.bootstraps),
+        )
+
+
+def _read(path: Path, mark: str) -> _Window:
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            if str(held["mark"]) != mark:
+                raise FileFormatError(
+                    f"{path}: belongs to another plan, engine or window; give another folder or delete this one"
+                )
+            seconds = dict(zip(map(str, held["operators"]), map(float, held["seconds"])))
+            return _Window(held["logits"], seconds, int(held["bootstraps"]))
+    except (ValueError, KeyError, OSError, EOFError) as err:
+        raise FileFormatError(f"{path}: not a finished window ({err}); delete it to run that window again") from err

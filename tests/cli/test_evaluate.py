@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat evaluate on the clear engine: results, resumption, figures, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heatfhe.cli import main
+from heatfhe.engine.noise import NoiseTable
+from heatfhe.files import read_json
+from tests.tiny import tiny_circuit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("circuit") / "tiny"
+    tiny_circuit(layers=1, width=16, vocabulary=32, context=16).save(path)
+    return path
+
+
+def test_teacher_forced_and_free_running(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--windows", "2", "--positions", "3"]
+    assert main([*arguments, "--free", "2", "--prompt", "3,7", "--out", str(out), "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["evaluations"][0]["fidelity"]["top1"] == 1.0
+    assert body["evaluations"][0]["largest_error"] < 1e-8
+    ((got, wanted),) = body["free_running"]["tiny-0"]
+    assert got == wanted
+    assert read_json(out / "evaluation.json", "heatfhe-evaluation", (1,)) == body
+    assert main([*arguments, "--out", str(out)]) == 0  # finished windows are read, not run
+    assert "operator" in capsys.readouterr().out
+
+
+def test_measured_noise_is_injected(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = NoiseTable(
+        name="n", engine="openfhe", params="p", hardware="h", samples=1,
+        sigma={1.0: 1e-4, 100.0: 1e-2}, constant={1.0: 0.0, 100.0: 0.0}, largest={1.0: 0.0, 100.0: 0.0},
+    )  # fmt: skip
+    table.save(tmp_path / "noise.json")
+    arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--positions", "3", "--json"]
+    assert main([*arguments, "--noise", str(tmp_path / "noise.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["evaluations"][0]["largest_error"] > 1e-5
+
+
+def test_a_figure(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "kl.png"
+    arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--positions", "2", "--quiet"]
+    assert main([*arguments, "--figure", str(picture)]) == 0
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["--engine", "native", "--noise", "x.json"],
+        ["--windows", "0"],
+        ["--free", "1", "--prompt", "a"],
+        ["--params", "x"],
+    ],
+)
+def test_wrong_arguments_are_one_good_line(folder: Path, extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(folder), *extra]) == 1
+    assert capsys.readouterr().err.startswith("heat: ConfigError: ")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluation through an engine: exact on the clear one, resumable, predicted by its noise, and refused when foreign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heatfhe.client.keyring_clear import ClearKeyring
+from heatfhe.engine import BootstrapNoise, ClearEngine, key_request
+from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.evaluation.drift import sample_windows
+from heatfhe.evaluation.encrypted import Endpoint, Stopwatch, evaluate, free_running
+from heatfhe.planning import Plan, cost_table, plan
+from heatfhe.planning.params import preset
+from tests.tiny import tiny_circuit
+
+CIRCUIT = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
+PARAMS = preset("insecure-openfhe-11")
+COSTS = cost_table("openfhe-cpu-11")
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    return plan(CIRCUIT, PARAMS, programs=("logits", "generate", "prompt"))
+
+
+def endpoint(made: Plan, sigma: float | None = None, seed: int = 0) -> Endpoint:
+    request = key_request(made)
+    noise = None if sigma is None else BootstrapNoise(sigma=sigma)
+    engine = ClearEngine(PARAMS, request=request, noise=noise, rng=np.random.default_rng(seed), strict=sigma is None)
+    ring = ClearKeyring(request)
+    return Endpoint(engine, ring.encrypt, ring.decrypt)
+
+
+def test_the_clear_engine_agrees_with_the_circuit(made: Plan) -> None:
+    windows = sample_windows(CIRCUIT, 2, 5, seed=1)
+    found = evaluate(made, CIRCUIT, endpoint(made), windows, engine="clear", costs=COSTS)
+    assert found.largest_error < 1e-8
+    assert found.fidelity.top1 == 1.0
+    assert found.fidelity.collapsed == 0
+    assert found.fidelity.kl < 1e-12
+    assert found.bootstraps == len(made.program("logits").bootstraps())
+    assert found.seconds == pytest.approx(sum(found.by_operator.values()))
+    assert set(found.by_operator) == set(found.predicted)
+
+
+def test_noise_costs_fidelity(made: Plan) -> None:
+    windows = sample_windows(CIRCUIT, 2, 5, seed=2)
+    mild, wild = (
+        evaluate(made, CIRCUIT, endpoint(made, sigma), windows, engine="clear", costs=COSTS) for sigma in (1e-7, 1e-3)
+    )
+    assert 0 < mild.fidelity.kl < wild.fidelity.kl
+    assert mild.fidelity.top1 == 1.0
+
+
+def test_a_stopped_run_goes_on_and_a_foreign_one_is_refused(made: Plan, tmp_path: Path) -> None:
+    windows = sample_windows(CIRCUIT, 3, 4, seed=3)
+    options = {"engine": "clear", "costs": COSTS, "folder": tmp_path}
+    whole = evaluate(made, CIRCUIT, endpoint(made, 1e-4, seed=4), windows, **options)  # type: ignore[arg-type]
+    (tmp_path / "window-001.npz").unlink()
+    again = evaluate(made, CIRCUIT, endpoint(made), windows, **options)  # type: ignore[arg-type]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"window-00{i}.npz" for i in range(3)]
+    assert 0 < again.largest_error <= whole.largest_error  # two windows are the noisy run's, one is exact
+    with pytest.raises(FileFormatError, match="another plan, engine or window"):
+        evaluate(made, CIRCUIT, endpoint(made), windows[::-1], **options)  # type: ignore[arg-type]
+    (tmp_path / "window-000.npz").write_bytes(b"junk")
+    with pytest.raises(FileFormatError, match="not a finished window"):
+        evaluate(made, CIRCUIT, endpoint(made), windows, **options)  # type: ignore[arg-type]
+
+
+def test_free_running_tokens_are_the_circuits_own(made: Plan) -> None:
+    for got, wanted in free_running(made, CIRCUIT, endpoint(made), [[3, 7], [5]], 3):
+        assert got == wanted
+        assert len(got) == 3
+
+
+def test_windows_must_fit(made: Plan) -> None:
+    for bad in (np.zeros((2, 1), np.int64), np.zeros((1, 40), np.int64)):
+        with pytest.raises(ConfigError):
+            evaluate(made, CIRCUIT, endpoint(made), bad, engine="clear", costs=COSTS)
+
+
+def test_the_stopwatch_counts_steps_and_not_what_lies_between() -> None:
+    now = iter([10.0, 11.0, 14.0, 100.0, 101.0])
+    watch = Stopwatch(clock=lambda: next(now))
+    watch.start("logits", 2)
+    watch.advance("logits", operator="linear", kind="linear")
+    watch.advance("logits", operator="softmax", kind="bootstrap_pair")
+    watch.done("logits")
+    watch.start("logits", 1)
+    watch.advance("logits", operator="linear", kind="rotate")
+    assert dict(watch.seconds) == {"linear": 2.0, "softmax": 3.0}
+    assert watch.bootstraps == 1
