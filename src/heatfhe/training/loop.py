@@ -17,11 +17,12 @@ from heatfhe.errors import ConfigError, TrainingError
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.sites import Prepared, RangeBounds
 from heatfhe.training import checkpoint
+from heatfhe.training.captured import CapturedStep, usable
 from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import first_to_leave, noise_tap
 from heatfhe.training.journal import Journal
-from heatfhe.training.losses import Terms, losses, task_loss
+from heatfhe.training.losses import Terms, iteration_loss, losses, task_loss
 from heatfhe.training.recipe import Phase, Recipe
 
 PATIENCE_FOR_NON_FINITE = 20  # updates in a row without a usable gradient before a run gives up
@@ -45,7 +46,6 @@ class Run:
     stop: Callable[[], bool] = bool
     optimizer: Optimizer | None = None
     last_validation: float = float("nan")
-    compiled: bool = False
     history: list[float] = field(default_factory=list)
 
     @property
@@ -70,11 +70,14 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
     run.optimizer = make_optimizer(prepared, phase, recipe, run.optimizer)
     if resumed is not None:
         checkpoint.restore_optimizer(run.optimizer, resumed)
-    forward = run.accelerator.prepare(prepared)
     optimizer = run.optimizer
-    if run.compiled:
-        forward = torch.compile(forward)
     micro = _micro_batches(run, phase)
+    forward: nn.Module | None = None
+    captured: CapturedStep | None = None
+    if usable(prepared.parameters(), run.accelerator.num_processes, recipe.noise):
+        captured = _capture(run, phase, micro)
+    else:
+        forward = run.accelerator.prepare(prepared)
     bad = 0
     run.reporter.start(name, phase.updates)
     while position.update < phase.updates:
@@ -82,7 +85,11 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
         for group in optimizer.param_groups:
             group["lr"] = phase.logit_lr if group["name"] == "logits" else phase.rate(position.update)
         lambda_iter = recipe.lambda_iter(position.update) if phase.halting == "soft" else 0.0
-        mean = _accumulate(run, forward, phase, micro, lambda_iter)
+        if captured is not None:
+            mean = _replay(run, captured, phase, micro, lambda_iter)
+        else:
+            assert forward is not None
+            mean = _accumulate(run, forward, phase, micro, lambda_iter)
         finite = _apply(run, optimizer, recipe, mean)
         bad = 0 if finite else bad + 1
         if bad >= PATIENCE_FOR_NON_FINITE:
@@ -202,6 +209,35 @@ def _accumulate(run: Run, forward: nn.Module, phase: Phase, micro: tuple[int, in
     return {"task": task, "iter": iterations, "range": excess}
 
 
+def _capture(run: Run, phase: Phase, micro: tuple[int, int]) -> CapturedStep:
+    count, size = micro
+    run.prepared.switch.push = run.recipe.push / (count * size * run.recipe.context)
+    rows = run.windows.batch(run.recipe.seed, run.position.rows, size).to(run.accelerator.device)
+    narrow = run.recipe.precision == "bf16"
+    return CapturedStep(run.prepared, run.teacher, phase, rows, share=1.0 / count, narrow=narrow)
+
+
+def _replay(run: Run, step: CapturedStep, phase: Phase, micro: tuple[int, int], lambda_iter: float) -> dict[str, float]:
+    """As _accumulate, on a captured step; the iteration loss is added to the logits' gradient outside the graph."""
+    recipe, prepared, position = run.recipe, run.prepared, run.position
+    count, size = micro
+    rows = run.windows.batch(recipe.seed, position.rows, count * size).to(run.accelerator.device, non_blocking=True)
+    position.rows += count * size
+    step.zero()
+    sums = torch.zeros(2, device=rows.device)
+    for i in range(count):
+        sums += step(rows[i * size : (i + 1) * size]) / count
+        position.micro_steps += 1
+        if position.targets is not None and phase.halting == "soft":
+            position.targets = position.targets.observe(prepared.modes(), position.update)
+    iterations = sums.new_zeros(())
+    if position.targets is not None and phase.halting == "soft":
+        iterations = iteration_loss(prepared, recipe, position.targets, position.update)
+        (lambda_iter * iterations).backward()
+    task, excess, divergence = torch.stack([*sums, iterations.detach()]).tolist()
+    return {"task": task, "iter": divergence, "range": excess}
+
+
 def _apply(run: Run, optimizer: Optimizer, recipe: Recipe, mean: dict[str, float]) -> bool:
     """Clip and step; a batch without a finite loss and gradient is counted and leaves everything as it was."""
     finite = all(torch.isfinite(torch.tensor(v)) for v in mean.values())
@@ -213,7 +249,7 @@ def _apply(run: Run, optimizer: Optimizer, recipe: Recipe, mean: dict[str, float
         finite = finite and bool(torch.isfinite(run.accelerator.clip_grad_norm_(weights, recipe.clip)))
     if not finite:
         run.position.skipped += 1
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=not weights or not weights[0].is_cuda)
         return False
     optimizer.step()
     return True

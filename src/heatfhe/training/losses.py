@@ -39,6 +39,12 @@ def distillation_loss(logits: Tensor, teacher: Tensor) -> Tensor:
     return (wanted.exp() * (wanted - given)).sum(dim=-1).mean()
 
 
+def iteration_loss(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> Tensor:
+    """Mean over sites of the KL from the learned law to its prior at this update."""
+    prior = recipe.prior(update)
+    return prepared.halting.divergence(targets.above_floor(), prior, geometric_at_zero=recipe.geometric_at_zero).mean()
+
+
 def losses(
     forward: nn.Module,
     prepared: Prepared,
@@ -62,8 +68,5 @@ def losses(
     excess = torch.stack(list(terms.values())).sum() if terms else task.new_zeros(())
     iterations = task.new_zeros(())
     if targets is not None and phase.halting == "soft":
-        divergence = prepared.halting.divergence(
-            targets.above_floor(), recipe.prior(update), geometric_at_zero=recipe.geometric_at_zero
-        )
-        iterations = divergence.mean()
+        iterations = iteration_loss(prepared, recipe, targets, update)
     return Terms(task, iterations, excess)

@@ -56,7 +56,6 @@ def train(
     reporter: Reporter = SILENT,
     accelerator: Any = None,
     stop: Callable[[], bool] = bool,
-    compile: bool = False,
     tensorboard: bool = True,
     argmax: bool = True,
 ) -> Trained:
@@ -79,7 +78,7 @@ def train(
     journal = Journal(folder if accelerator.is_main_process else None, after=position.step, tensorboard=tensorboard)
     run = Run(
         prepared=prepared, teacher=teacher, windows=windows, held_out=held_out, recipe=recipe, accelerator=accelerator,
-        position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop, compiled=compile,
+        position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop,
     )  # fmt: skip
     try:
         while position.phase != "done":
