@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from heatfhe.server import ModelSource
-from tests.server.serving import ServerProcess, joined
+from tests.server.serving import ROOT, ServerProcess, joined
 
 
 def test_every_route_is_described_with_its_refusals(source: ModelSource, tmp_path: Path) -> None:
@@ -64,6 +64,8 @@ def test_schemathesis_finds_nothing(source: ModelSource, tmp_path: Path) -> None
             text=True,
             check=False,
             timeout=900,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SCHEMATHESIS_HOOKS": "tests.server.schemathesis_hooks"},
         )
         assert done.returncode == 0, done.stdout[-6000:]
         assert httpx.get(f"{server.url}/healthz").status_code == 200

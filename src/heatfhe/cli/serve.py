@@ -70,6 +70,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.add_client or args.remove_client:
         return _clients(args, book, console)
     close_wall()
+    if args.host not in LOOPBACK and not ((args.tls_cert and args.tls_key) or args.plain_http):
+        raise ConfigError(
+            f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --plain-http behind a TLS proxy"
+        )
     settings = _settings(args, console)
     token = book.add(args.with_client) if args.with_client else None
     if not book.clients():
@@ -155,10 +159,6 @@ def _serve(args: argparse.Namespace, settings: Settings, token: str | None, cons
     import uvicorn
 
     tls = bool(args.tls_cert and args.tls_key)
-    if args.host not in LOOPBACK and not (tls or args.plain_http):
-        raise ConfigError(
-            f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --plain-http behind a TLS proxy"
-        )
     _log_to_stderr()
     app = create_app(settings)
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from heatfhe.errors import HeatError, WireError
 from heatfhe.server.middleware import Guard
@@ -55,7 +56,9 @@ def create_app(settings: Settings, models: Mapping[str, ServedModel] | None = No
         redoc_url=None,
     )
     app.state.service = service
-    app.include_router(make_router(service))
+    router = make_router(service)
+    app.state.routes = router.routes
+    app.include_router(router)
     for kind, handler in (
         (Refusal, _refusal),
         (WireError, _wire),
@@ -101,11 +104,15 @@ async def _validation(_request: Request, err: Exception) -> Any:
     return _answer(Refusal("bad_message", f"not valid: {', '.join(where)}", "see docs/formats.md"))
 
 
-async def _http(_request: Request, err: Exception) -> Any:
+async def _http(request: Request, err: Exception) -> Any:
     assert isinstance(err, HTTPException)
+    headers = dict(err.headers or {})
+    if err.status_code == 405:  # one resource is several routes: name the methods of all of them
+        here = [r for r in request.app.state.routes if r.matches(request.scope)[0] != Match.NONE]
+        headers["allow"] = ", ".join(sorted({m for r in here for m in r.methods}))
     code = {404: "not_found", 405: "method"}.get(err.status_code, "bad_message")
     refusal = Refusal(code, "no such thing here", "see /openapi.json", status=max(err.status_code, STATUS[code]))
-    return _answer(refusal, err.headers)
+    return _answer(refusal, headers)
 
 
 def _drop_422(app: Any) -> None:

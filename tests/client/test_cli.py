@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands as a user types them: both roles on one machine, keys, sessions, and kind refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from heatfhe.cli import main
+from heatfhe.server import ModelSource
+from tests.server.serving import ROOT, ServerProcess, served_circuit
+
+
+def heat(*arguments: str, token: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HEATFHE_TOKEN": token, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "heatfhe.cli", *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def server(source: ModelSource, home: Path) -> Iterator[ServerProcess]:
+    running = ServerProcess(source, home / "server")
+    yield running
+    running.stop()
+
+
+def test_generate_local_runs_both_roles_in_two_processes(source: ModelSource, tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    arguments = [
+        "generate",
+        "--local",
+        "--circuit",
+        str(source.circuit),
+        "--params",
+        "insecure-native-11",
+        "--simulate",
+    ]
+    done = heat(*arguments, "--keys", str(folder), "--tokens", "4", "--json", "w1 w2 w3")
+    answer = json.loads(done.stdout)
+    assert answer["tokens"] == served_circuit().generate([1, 2, 3], 4).tokens
+    assert "nothing is encrypted" in done.stderr
+    assert (folder / "local-server" / "clients.json").exists()
+
+
+def test_keygen_generate_sessions_against_a_server(server: ServerProcess, home: Path) -> None:
+    common = ["--server", server.url, "--keys", str(home / "keys"), "--simulate"]
+    priced = json.loads(heat("keygen", *common, "--price", "--json", token=server.token).stdout)
+    assert priced["price"]["bootstraps_per_token"] > 0
+    assert not (home / "keys" / "keys").exists()
+    made = json.loads(heat("keygen", *common, "--upload", "--json", token=server.token).stdout)
+    assert made["keys"] > 1
+    token_file = home / "token"
+    token_file.write_text(server.token + "\n")
+    said = heat("generate", *common, "--token-file", str(token_file), "--tokens", "3", "--keep", "w1 w2 w3")
+    text = " ".join(f"w{t}" for t in served_circuit().generate([1, 2, 3], 3).tokens)
+    assert text in said.stdout
+    listed = json.loads(heat("sessions", *common, "--json", token=server.token).stdout)
+    (session,) = listed["sessions"]
+    assert session["position"] == 5
+    assert session["session"] in said.stdout
+    more = heat(
+        "generate", *common, "--session", session["session"], "--tokens", "2", "--json", "w9", token=server.token
+    )
+    assert len(json.loads(more.stdout)["tokens"]) == 2
+    after = json.loads(heat("sessions", *common, "--delete-all", "--json", token=server.token).stdout)
+    assert after == {"sessions": [], "key_sets": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["generate"], "what is the prompt"),
+        (["generate", "hello"], "which server"),
+        (["generate", "--server", "http://127.0.0.1:9", "hello"], "no token"),
+        (["keygen", "--server", "http://127.0.0.1:9", "--token-file", "nowhere"], "cannot be read"),
+        (["sessions", "--server", "http://192.0.2.1", "--token-file", "/dev/null"], "must not travel unencrypted"),
+        (
+            ["serve", "--folder", "FOLDER", "--plan", "x"],
+            "start it in a process of its own",
+        ),  # this one has client code
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HEATFHE_TOKEN", raising=False)
+    assert main([str(tmp_path / "served") if a == "FOLDER" else a for a in arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["CIRCUIT"], "--plan FILE, or --params NAME"),
+        (["CIRCUIT", "--plan", "PLAN"], "NO SECURITY"),
+        (["CIRCUIT", "--plan", "PLAN", "--simulate", "--host", "0.0.0.0"], "--tls-cert"),
+    ],
+)
+def test_a_server_that_should_not_start_does_not(
+    arguments: list[str], said: str, source: ModelSource, tmp_path: Path
+) -> None:
+    words = {"CIRCUIT": str(source.circuit), "PLAN": str(source.plan)}
+    done = heat("serve", *[words.get(a, a) for a in arguments], "--folder", str(tmp_path / "served"), check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_clients_are_added_and_removed(tmp_path: Path) -> None:
+    added = json.loads(heat("serve", "--folder", str(tmp_path), "--add-client", "alice", "--json").stdout)
+    assert added["token"].startswith("heat_")
+    assert added["token"] not in (tmp_path / "clients.json").read_text()
+    removed = json.loads(heat("serve", "--folder", str(tmp_path), "--remove-client", "alice", "--json").stdout)
+    assert removed["removed"] is True
