@@ -70,8 +70,8 @@ class Scheme:
     """Secret key, evaluation keys, evaluator and bootstrapper in one place: what no server has."""
 
     def __init__(
-        self, chain: Chain, *, device: str = "cpu", seed: int = 1, rotations: Iterable[int] = (1, 5), periods: Iterable[int] = (),
-        threads: int = 1,
+        self, chain: Chain, *, device: str = "cpu", seed: int = 1, rotations: Iterable[int] = (1, 5),
+        periods: Iterable[int] = (), threads: int = 1,
     ) -> None:  # fmt: skip
         n = chain.ring_dimension
         source = SeededSource(seed)

@@ -97,8 +97,8 @@ def test_a_level_count_that_cannot_carry_evalmod_is_refused_with_those_that_can(
 
 
 def test_too_few_special_primes_are_refused() -> None:
+    chain = small_chain(2048)
     with pytest.raises(ConfigError, match="exceeds the special modulus"):
-        chain = small_chain(2048)
         replace(chain, special=chain.mains[-2:], mains=chain.mains[:-2], windows=chain.windows[:-2])
 
 

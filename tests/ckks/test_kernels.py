@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatfhe.ckks.kernels import Kernels, ReferenceKernels, Words, load_kernels
-from heatfhe.ckks.kernels import plans
+from heatfhe.ckks.kernels import Kernels, ReferenceKernels, Words, load_kernels, plans
 from heatfhe.ckks.kernels.plans import conversion, digit_plan, division
 from heatfhe.ckks.primes import primes_below, primes_near
 from heatfhe.errors import ConfigError
@@ -129,7 +128,9 @@ def test_transforms_agree_bit_for_bit(n: int, seed: int) -> None:
 
 
 @settings(max_examples=250, deadline=None)
-@given(n=st.sampled_from(SIZES[:-1]), seed=st.integers(0, 2**40), rows=st.lists(st.integers(0, 13), min_size=1, max_size=5))
+@given(
+    n=st.sampled_from(SIZES[:-1]), seed=st.integers(0, 2**40), rows=st.lists(st.integers(0, 13), min_size=1, max_size=5)
+)
 def test_pointwise_kernels_agree_bit_for_bit(n: int, seed: int, rows: list[int]) -> None:
     reference, cpu = both(n)
     r = np.array(rows)

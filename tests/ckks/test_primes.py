@@ -40,7 +40,17 @@ def test_primes_near_come_in_order_of_distance(log_n: int, log: float) -> None:
 
 def test_the_nine_terminal_primes_at_the_secure_ring() -> None:
     near = islice(primes_near(2.0**25, 1 << 16), 12)
-    assert sorted(p for p in near if 2**24.8 < p < 2**25.2) == [29884417, 30539777, 31326209, 32899073, 33292289, 35389441, 36175873, 37224449, 38535169]
+    assert sorted(p for p in near if 2**24.8 < p < 2**25.2) == [
+        29884417,
+        30539777,
+        31326209,
+        32899073,
+        33292289,
+        35389441,
+        36175873,
+        37224449,
+        38535169,
+    ]
 
 
 def test_primes_below_are_the_special_primes_of_the_secure_ring() -> None:

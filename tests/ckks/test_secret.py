@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_errors_follow_the_discrete_gaussian() -> None:
 
 def test_the_table_of_the_gaussian_is_monotone_and_complete() -> None:
     table = gaussian_table().astype(object)
-    assert all(a < b for a, b in zip(table, table[1:]) if b < 2**64 - 2**20)
+    assert all(a < b for a, b in pairwise(table) if b < 2**64 - 2**20)
     assert table[0] == pytest.approx(2**64 / (3.19 * math.sqrt(2 * math.pi)), rel=1e-6)
 
 

@@ -3,16 +3,25 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba", reason="the native engine needs numba")
 
 from heatfhe.ckks.presets import native_params
-from heatfhe.client.keyring_native import NativeKeyring
-from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys
+from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring, self_test
+from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Vector
 from heatfhe.engine.native import NativeEngine
+from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError, WireError
 from tests.engine.conformance import EngineConformance
 
 
@@ -25,3 +34,143 @@ class TestNative(EngineConformance):
     def open(request: KeyRequest) -> tuple[Keyring, Engine[Any]]:
         ring = NativeKeyring(request)
         return ring, NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
+
+
+def request(name: str = "insecure-native-tiny", **more: Any) -> KeyRequest:
+    return KeyRequest(params=native_params(name), rotations=(1, 2, 3), **more)
+
+
+def arrays(root: object) -> Iterator[np.ndarray]:
+    """Every numpy array reachable from an object, through anything but modules, classes and functions."""
+    seen, queue = set(), [root]
+    while queue:
+        thing = queue.pop()
+        if id(thing) in seen or isinstance(thing, (types.ModuleType, type, types.FunctionType)):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, np.ndarray):
+            yield thing
+        queue.extend(gc.get_referents(thing))
+
+
+def test_importing_the_engine_leaves_secrets_out() -> None:
+    code = (
+        "import sys, heatfhe.engine.native, heatfhe.ckks.presets; "
+        "bad = [m for m in sys.modules if m.startswith(('heatfhe.ckks.secret', 'heatfhe.client', 'torch'))]; "
+        "assert not bad, bad"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+
+
+def test_nothing_secret_in_what_a_server_holds() -> None:
+    """No array of the engine is the secret in any form: coefficients, evaluations, or their products; nor any blob."""
+    r = request(bootstrap_periods=(16,))
+    ring = NativeKeyring(r)
+    blobs = dict(ring.evaluation_keys())
+    engine = NativeEngine(r, MemoryKeys(blobs))
+    engine.bootstrap(engine.parse(ring.encrypt(np.ones(4), level=1)), period=16, bound=1.0)
+    secret, maker = ring._secret, ring._maker
+    forms = [secret.dense, secret.sparse, *maker._dense, *maker._sparse]
+    needles = {form.astype(kind).tobytes()[:256] for form in forms for kind in (np.int8, np.int32, np.int64, np.uint32)}
+    held = 0
+    for array in arrays(engine):
+        held += 1
+        raw = np.ascontiguousarray(array).tobytes()
+        assert not any(needle in raw for needle in needles)
+    assert held > 100
+    for blob in (*blobs.values(), ring.encrypt(np.ones(4), level=2)):
+        assert not any(needle in blob for needle in needles)
+
+
+def test_a_keyring_saved_and_loaded_decrypts_the_same(tmp_path: Path) -> None:
+    r = request()
+    ring = NativeKeyring(r)
+    blob = ring.encrypt(np.arange(8) / 8, level=2)
+    ring.save(tmp_path / "keys")
+    path = tmp_path / "keys" / SECRET_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert np.array_equal(NativeKeyring(r, tmp_path / "keys").decrypt(blob), ring.decrypt(blob))
+    raw = bytearray(path.read_bytes())
+    raw[100] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(FileFormatError, match="digest"):
+        NativeKeyring(r, tmp_path / "keys")
+    with pytest.raises(FileFormatError, match="no such key file"):
+        NativeKeyring(r, tmp_path / "nowhere")
+
+
+def test_keys_made_twice_differ_and_both_work() -> None:
+    r = request()
+    ring = NativeKeyring(r)
+    first, second = dict(ring.evaluation_keys()), dict(ring.evaluation_keys())
+    assert first.keys() == second.keys()
+    assert all(first[k] != second[k] for k in first)
+    x = np.random.default_rng(0).uniform(-1, 1, r.params.slots)
+    for blobs in (first, second):
+        engine = NativeEngine(r, MemoryKeys(blobs))
+        got = engine.rotate(engine.parse(ring.encrypt(x, level=1)), 3)
+        assert np.abs(ring.decrypt(engine.dump(got)) - np.roll(x, -3)).max() < 1e-6
+
+
+def test_missing_and_foreign_keys_are_refused() -> None:
+    r = request()
+    ring = NativeKeyring(r)
+    blobs = dict(ring.evaluation_keys())
+    name = next(n for n in blobs if n.startswith("galois"))
+    with pytest.raises(MissingKeyError, match="lacks 1 of"):
+        NativeEngine(r, MemoryKeys({k: v for k, v in blobs.items() if k != name}))
+    swapped = {**blobs, name: blobs["relinearise"]}
+    with pytest.raises(WireError, match="another key"):
+        NativeEngine(r, MemoryKeys(swapped))
+    other = dict(NativeKeyring(request("insecure-native-11")).evaluation_keys())
+    with pytest.raises(WireError, match="another parameter set"):
+        NativeEngine(r, MemoryKeys({**blobs, "relinearise": other["relinearise"]}))
+
+
+def test_encodings_stay_within_their_budget() -> None:
+    r = request()
+    ring = NativeKeyring(r)
+    blobs = MemoryKeys(dict(ring.evaluation_keys()))
+    made = []
+
+    def make(i: int) -> np.ndarray:
+        made.append(i)
+        return np.full(r.params.slots, i / 10)
+
+    for budget, times in ((1 << 30, 1), (0, 2)):
+        made.clear()
+        engine = NativeEngine(r, blobs, cache_bytes=budget)
+        a = engine.parse(ring.encrypt(np.ones(1), level=2))
+        for _ in range(2):
+            for i in range(4):
+                got = engine.multiply_plain(a, Vector(f"v{i}", lambda i=i: make(i)))
+                assert np.abs(ring.decrypt(engine.dump(got)) - i / 10).max() < 1e-6
+        assert len(made) == 4 * times
+        assert engine.memory["encodings"] <= budget
+
+
+def test_the_reference_device_gives_the_same_bits() -> None:
+    r = request()
+    ring = NativeKeyring(r)
+    blobs = MemoryKeys(dict(ring.evaluation_keys()))
+    blob = ring.encrypt(np.linspace(-1, 1, r.params.slots), level=3)
+    results = []
+    for device in ("cpu", "reference"):
+        e = NativeEngine(r, blobs, device=device)
+        a = e.parse(blob)
+        results.append([e.dump(v) for v in (e.multiply(a, a), e.rotate(a, 2), e.drop(a, 1), e.multiply_plain(a, 0.3))])
+    assert results[0] == results[1]
+
+
+def test_options_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown device"):
+        NativeEngine(request(), MemoryKeys(), device="cuda:0")
+
+
+@pytest.mark.slow
+def test_the_self_test_keeps_what_the_model_set_promises() -> None:
+    for name in ("insecure-native-11", "insecure-native-12"):
+        params = native_params(name)
+        assert self_test(params, threads=2) >= params.promised_bits

@@ -40,7 +40,8 @@ def eval_mod(evaluator: Evaluator, a: Ciphertext) -> Ciphertext:
     """sin(2 pi y) / (2 pi) for slots y / K.
 
     Domain  |y - round(y)| <= 1/32, |round(y)| <= 15.
-    Bound   6.3e-9 at |I| = 15, 1.4e-11 at 8, 4e-14 at 0 against the sine; the sine itself is e - (2 pi)^2 e^3 / 6.
+    Bound   against the sine 4e-14 at I = 0, 3e-13 to |I| = 6, 3e-11 to 9, 8e-9 to 15; the sine itself is
+            e - (2 pi)^2 e^3 / 6.
     Depth   8: one for T_2(x), four for degree 15 in it, three double angles.
     Source  Cheon, Han, Kim, Kim, Song, EUROCRYPT 2018; Han, Ki, CT-RSA 2020.
     """
