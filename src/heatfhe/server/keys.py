@@ -70,8 +70,6 @@ class KeyStore:
                     "an upload names a secret key, which a server must never receive",
                     "send evaluation keys only; if the secret has left your machine, make new keys",
                 )
-        if not manifest.keys:
-            raise Refusal("bad_message", "a key manifest lists no keys", "list every evaluation key of the plan")
         key_set = manifest.key_set
         with self._lock:
             for entry in manifest.keys:

@@ -193,6 +193,8 @@ class KeyManifest:
         top = Fields(body, of="key manifest")
         config_id, rows = top.digest("config_id"), top.array("keys", longest=MAX_KEYS)
         top.done()
+        if not rows:
+            raise WireError("key manifest: it lists no keys; list every evaluation key of the plan")
         keys = []
         for row in rows:
             f = Fields(row, of="key manifest")
