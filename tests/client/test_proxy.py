@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from heatfhe.cli.proxy import EXAMPLES
 from heatfhe.server import ModelSource
 from tests.server.serving import ROOT, ServerProcess, served_circuit
 
@@ -138,9 +140,33 @@ def test_pages_in_a_browser_cannot_reach_it(url: str) -> None:
     )
 
 
+def printed(kind: str) -> list[str]:
+    """Commands of a kind as the README and the command's own help print them."""
+    pages = [ROOT / "README.md"] if (ROOT / "README.md").exists() else []
+    blocks = [b for page in pages for b in re.findall(r"```(?:sh|bash|python)\n(.*?)```", page.read_text(), re.DOTALL)]
+    if kind == "curl":
+        lines = "\n".join([*blocks, EXAMPLES]).replace("\\\n", " ").splitlines()
+        return [line.strip() for line in lines if line.strip().startswith("curl") and "/v1/" in line]
+    return [b for b in blocks if "openai" in b and "import" in b]
+
+
+def here(text: str, url: str) -> str:
+    """The same command against this test's endpoint and model."""
+    text = re.sub(r"http://(127\.0\.0\.1|localhost):\d+/v1", url, text)
+    return re.sub(r"([\"'])default\1", r"\1tiny\1", text)
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_curl_line_of_the_readme(url: str) -> None:
-    body = '{"model": "tiny", "prompt": "w1 w2 w3", "max_tokens": 8}'
-    line = ["curl", "-s", f"{url}/completions", "-H", "Content-Type: application/json", "-d", body]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["choices"][0]["text"] == ANSWER
+@pytest.mark.parametrize("line", printed("curl"))
+def test_curl_lines_work_as_printed(url: str, line: str) -> None:
+    done = subprocess.run(["bash", "-c", here(line, url)], capture_output=True, text=True, check=True)
+    body = json.loads(done.stdout)
+    assert "error" not in body, body
+    assert body["object"] in ("list", "text_completion", "chat.completion")
+
+
+@pytest.mark.parametrize("code", printed("python"))
+def test_python_lines_work_as_printed(url: str, code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", here(code, url)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import socket
 import sys
 import threading
@@ -127,8 +128,11 @@ def _source(args: argparse.Namespace, console: Console) -> ModelSource:
             )
         plan_path = _planned(circuit, args, console)
     name = args.name or "".join(c if c.isalnum() or c in "._-" else "-" for c in circuit.name)
-    options = tuple(sorted(_option(text) for text in args.option))
-    return ModelSource(name=name, plan=plan_path.resolve(), circuit=Path(path).resolve(), options=options)
+    options = dict(_option(text) for text in args.option)
+    if not args.simulate:
+        options.setdefault("threads", max(1, (os.cpu_count() or 1) // len(args.device or ["cpu"])))
+    ordered = tuple(sorted(options.items()))
+    return ModelSource(name=name, plan=plan_path.resolve(), circuit=Path(path).resolve(), options=ordered)
 
 
 def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:

@@ -90,6 +90,7 @@ JOB = record(
         "done": COUNT,
         "outputs": COUNT,
         "created": NUMBER,
+        "started": NUMBER,
         "error": {"type": "string"},
         "message": {"type": "string"},
     }

@@ -67,6 +67,7 @@ class Job:
             "done",
             "outputs",
             "created",
+            "started",
             "error",
             "message",
         )

@@ -224,28 +224,24 @@ class KeyStore:
         return self._folder / client / "partial" / sha256
 
 
-@dataclass(frozen=True, slots=True)
 class FolderKeys:
     """The KeySource a worker hands its engine: a key set read from disk, every blob checked against its hash."""
 
-    folder: Path
-    key_set: str
-
-    def _manifest(self) -> KeyManifest:
-        body = read_json(self.folder / "keysets" / f"{self.key_set}.json", KIND, (VERSION,))
-        return KeyManifest.from_json(body["manifest"])
+    def __init__(self, folder: Path, key_set: str) -> None:
+        body = read_json(folder / "keysets" / f"{key_set}.json", KIND, (VERSION,))
+        self._folder = folder
+        self._hashes = {k.name: k.sha256 for k in KeyManifest.from_json(body["manifest"]).keys}
 
     def names(self) -> Iterable[str]:
         """Names of the keys, in the manifest's order."""
-        return tuple(k.name for k in self._manifest().keys)
+        return tuple(self._hashes)
 
     def read(self, name: str) -> bytes:
         """Bytes of one key."""
-        entry = next((k for k in self._manifest().keys if k.name == name), None)
-        if entry is None:
+        if name not in self._hashes:
             raise MissingKeyError(f"key {name!r} is not in the client's key set; make keys for this plan again")
-        data = (self.folder / "blobs" / entry.sha256).read_bytes()
-        if hashlib.sha256(data).hexdigest() != entry.sha256:
+        data = (self._folder / "blobs" / self._hashes[name]).read_bytes()
+        if hashlib.sha256(data).hexdigest() != self._hashes[name]:
             raise FileFormatError("a stored key does not match its hash; the client must upload its keys again")
         return data
 

@@ -11,6 +11,8 @@ from heatfhe.errors import ConfigError
 from heatfhe.server.settings import Settings
 from heatfhe.wire import ModelConfig
 
+ENGINES = ("clear", "native", "openfhe")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
@@ -29,6 +31,11 @@ class ServedModel:
 def admit(model: ServedModel, settings: Settings) -> None:
     """Refuse what this server was not told to serve: toy parameters, or an engine that encrypts nothing."""
     config = model.config
+    if config.engine not in ENGINES:
+        raise ConfigError(
+            f"{config.model}: {config.params.name} is for {config.engine}, which this release cannot run; "
+            f"plan for one of {', '.join(ENGINES)}"
+        )
     if config.engine == "clear" and not settings.simulate:
         raise ConfigError(f"{config.model}: the clear engine encrypts nothing; serve it only with --simulate")
     if config.params.security_bits < 128 and not (settings.insecure or settings.simulate):
