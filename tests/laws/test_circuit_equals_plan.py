@@ -58,6 +58,17 @@ def test_real_plaintexts_alone_give_the_same_answer() -> None:
     assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
 
 
+@pytest.mark.parametrize(("shape", "slots"), [({}, 64), ({}, 256), ({"width": 12, "heads": 3, "seed": 2}, 64)])
+@pytest.mark.parametrize("halve", [True, False])
+def test_both_variants_of_the_mlp_give_the_same_answer(shape: dict[str, int], slots: int, halve: bool) -> None:
+    circuit = tiny_circuit(**shape)
+    expected = circuit.generate([9, 1], 4)
+    for mlp in ("A", "B"):
+        made = plan(circuit, clear_params(slots), mlp=mlp, halve=halve, placement="greedy")
+        run = generate(made, circuit, [9, 1], 4)
+        assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
+
+
 def test_few_levels_are_enough_with_cuts_inside_polynomials() -> None:
     circuit = tiny_circuit()
     made = plan(circuit, clear_params(64, levels=4), contract=False)

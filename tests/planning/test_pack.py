@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heatfhe.circuit import Shape
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning import Packing, Product
 from heatfhe.planning.pack import (
+    PeriodicMlp,
     encoded,
     from_heads,
     from_hidden,
@@ -145,6 +146,29 @@ def test_vocabulary_products_one_by_one_and_in_pairs(p: Packing, seed: int) -> N
     assert np.allclose(found, hot @ head.T, atol=1e-9)
 
 
+@given(packings(), st.booleans(), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_the_periodic_mlp_is_its_matrices(p: Packing, halve: bool, seed: int) -> None:
+    rng, mlp = np.random.default_rng(seed), PeriodicMlp(packing=p, halve=halve)
+    assume(mlp.fits)
+    x, h = rng.standard_normal(p.shape.width), rng.standard_normal(p.shape.hidden)
+    up = rng.standard_normal((p.shape.width, p.shape.hidden))
+    whole = p.pack_residual(x)[: p.n]
+    if mlp.halves_input:
+        whole = whole + 1j * np.roll(whole, -p.D // 2)
+    region = np.arange(p.n) // p.F
+    whole = sum((region == a) * np.roll(whole, -mlp.step * a) for a in range(mlp.regions))
+    product = mlp.up("u")
+    offsets = (0, p.D // 2) if product.join else (0,)
+    z = apply(p, product, [(up, mlp.skewed(k), mlp.hidden) for k in offsets], whole)
+    z = tree(z + z.conj() if product.complex else z, p.F, mlp.regions)
+    assert np.allclose(z, p.place(x @ up, mlp.hidden)[: p.n], atol=1e-9)
+    product, (terms, stride) = mlp.down("d"), mlp.spread
+    z = apply(p, product, [(up.T, mlp.hidden, mlp.spread_out)], p.place(h, mlp.hidden)[: p.n])
+    z = tree(z + z.conj() if product.complex else z, stride, terms)
+    assert np.allclose(z[: p.shape.width], h @ up.T, atol=1e-9)
+
+
 def test_gpt2_small_uses_the_published_plaintext_counts() -> None:
     shape = Shape(layers=12, width=768, heads=12, hidden=3072, vocabulary=50257, context=1024)
     p = Packing(shape, 32768, 128)
@@ -156,6 +180,9 @@ def test_gpt2_small_uses_the_published_plaintext_counts() -> None:
     assert from_hidden("d", p, halve=True).plaintexts == 64
     head = to_vocabulary("l", p, halve=True, pair=True)
     assert (head.plaintexts, len(head.babies), len(head.giants)) == (1024, 32, 32)
+    mlp = PeriodicMlp(packing=p, halve=True)
+    assert (mlp.regions, mlp.step, mlp.spread) == (8, 64, (32, 832))
+    assert mlp.up("u").plaintexts == mlp.down("d").plaintexts == 64
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from heatfhe.errors import ConfigError, FileFormatError, PlanError
 from heatfhe.files import json_digest, read_json, write_json
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
-from heatfhe.planning.pack import Packing, Product
+from heatfhe.planning.pack import Packing, PeriodicMlp, Product
 from heatfhe.planning.placement import Rules, place
 from heatfhe.planning.program import Program
 from heatfhe.planning.programs import PROGRAMS, record
@@ -150,8 +150,11 @@ def plan(
     rules: Rules | None = None,
     halve: bool | None = None,
     contract: bool = True,
+    mlp: str = "auto",
 ) -> Plan:
     """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps.
+
+    ``mlp`` chooses the MLP's variant, A or B; auto plans both and keeps the one whose first program is cheaper.
 
     ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
     the level at which keys and values are kept, the others follow.
@@ -160,11 +163,19 @@ def plan(
     packing = Packing(circuit.shape, params.slots, circuit.shape.context if context is None else context)
     if halve is None:
         halve = dict(params.literal).get("times_i_levels", 0) == 0
+    if mlp == "auto":
+        options = {"placement": placement, "cost": table, "context": context, "programs": programs, "rules": rules}
+        both = [
+            plan(circuit, params, halve=halve, contract=contract, mlp=m, **options)  # type: ignore[arg-type]
+            for m in ("A", "B")
+            if m == "A" or PeriodicMlp(packing=packing, halve=halve).fits
+        ]
+        return min(both, key=lambda p: p.program(programs[0]).predicted_seconds)
     made: dict[str, Program] = {}
     products: dict[str, Product] = {}
     cache: dict[str, int] = {}
     for name in programs:
-        recording = record(circuit, packing, name, window=params.window, halve=halve, contract=contract)
+        recording = record(circuit, packing, name, window=params.window, halve=halve, contract=contract, mlp=mlp)
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
         graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})
         placed = place(graph, params, table, algorithm=placement, rules=rules)
@@ -178,6 +189,7 @@ def plan(
     return Plan(
         circuit=circuit.digest, name=circuit.name, params=params, shape=circuit.shape, context=packing.context,
         programs=made, products={k: products[k] for k in sorted(products)}, placement=placement, cost=table.name,
+        notes={"mlp": mlp},
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from heatfhe.circuit import Activation, Attention, Circuit, Head, Linear, Norm
 from heatfhe.errors import ConfigError
-from heatfhe.planning.pack import Packing, Product, encoded
+from heatfhe.planning.pack import Packing, PeriodicMlp, Product, encoded
 from heatfhe.planning.pack.layout import Index
 from heatfhe.planning.programs.scales import scales
 from heatfhe.planning.public import Public
@@ -64,6 +64,10 @@ class PlaintextSource:
             return self._placed(self.circuit.folded.position[position], p.residual)
         if name == "words":
             return (p.vocabulary(part) >= 0).astype(np.float64)
+        if name == "low":
+            return (np.arange(p.n) < self.circuit.shape.width).astype(np.float64)
+        if name.startswith("skew."):
+            return (np.arange(p.n) // p.F == int(name[5:])).astype(np.float64)
         if name == "first.hidden":
             return (np.arange(p.n) % p.stride // p.hF == 0).astype(np.float64)
         if name.startswith("bias:"):
@@ -96,6 +100,9 @@ class PlaintextSource:
             stage, kind = name.split("/")
             scale = self._query_scale(stage) if kind == "q" else 1.0
             return self._placed(self._third(folded.linears[stage].bias, kind) * scale, p.heads)
+        if name.endswith("~"):
+            stem = name[:-1]
+            return self._placed(folded.linears[stem].bias / self._activations[stem], self._mlp(False).hidden)
         if name in self._activations:
             return self._placed(folded.linears[name].bias / self._activations[name], p.hidden(part))
         return self._placed(folded.linears[name].bias * self.scales.residual, p.residual)
@@ -116,6 +123,8 @@ class PlaintextSource:
             stage, kind = product.split("/")
             scale = (self._query_scale(stage) if kind == "q" else 1.0) / self._carried(stage)
             return ((self._third(folded.linears[stage].weight, kind) * scale, p.residual, p.heads),)
+        if product.endswith("~"):
+            return self._periodic(product[:-1], spec)
         part = 0
         if product not in folded.linears:
             product, part = stem, int(tail)
@@ -127,6 +136,21 @@ class PlaintextSource:
         if owner in scales.activation:
             return ((weight * (scales.residual / scales.activation[owner]), p.hidden(part), p.residual),)
         return ((weight * (scales.residual / scales.attention[owner]), p.heads, p.residual),)
+
+    def _mlp(self, halve: bool) -> PeriodicMlp:
+        return PeriodicMlp(packing=self.packing, halve=halve)
+
+    def _periodic(self, name: str, spec: Product) -> tuple[Term, ...]:
+        """A product of the MLP's variant B."""
+        weight = self.circuit.folded.linears[name].weight
+        if name in self._activations:
+            mlp = self._mlp(spec.join)
+            scaled = weight / (self._activations[name] * self._carried(name))
+            offsets = (0, self.packing.D // 2) if spec.join else (0,)
+            return tuple((scaled, mlp.skewed(k), mlp.hidden) for k in offsets)
+        mlp = self._mlp(spec.half > 0)
+        scale = self.scales.residual / self.scales.activation[self._owner[name]]
+        return ((weight * scale, mlp.hidden, mlp.spread_out),)
 
     def _carried(self, linear: str) -> float:
         """The factor by which the norm that a linear stage reads is carried."""

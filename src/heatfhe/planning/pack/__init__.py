@@ -2,6 +2,7 @@
 """Packing: layouts of vectors on slots, and the products between them."""
 
 from heatfhe.planning.pack.layout import Packing, periodic, power_of_two
+from heatfhe.planning.pack.mlp import PeriodicMlp
 from heatfhe.planning.pack.product import (
     Product,
     diagonal,
@@ -17,6 +18,7 @@ from heatfhe.planning.pack.product import (
 
 __all__ = [
     "Packing",
+    "PeriodicMlp",
     "Product",
     "diagonal",
     "encoded",

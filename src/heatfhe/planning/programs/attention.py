@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over an encrypted cache, all heads in one ciphertext, and the softmax of its rows.
+
+Slot (e, c, h) of key ciphertext j holds key[token (c, e mod m)][h, e + j], and of value ciphertext j
+value[token (c, (e + j) mod m)][h, e]; token p sits in copy p mod t and residue class p div t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from heatfhe.approx import ReciprocalFit, reciprocal
+from heatfhe.approx import softmax as approximate_softmax
+from heatfhe.circuit import Attention
+from heatfhe.planning.pack import to_heads
+from heatfhe.planning.programs.builder import ROWS, Builder
+from heatfhe.planning.public import Public
+from heatfhe.planning.recorder import Traced
+
+
+def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
+    """Queries, the cache with this token appended, scores, rows, and the values they weigh."""
+    r, p, name = b.r, b.p, stage.name
+    first = Public.named("first")
+    with r.scope(f"{name}.c_attn", "linear"):
+        products = {k: to_heads(f"{name}.c_attn/{k}", p, halve=b.halve) for k in "qkv"}
+        shared = products["q"]
+        turned = r.rotate_many(b.halved(x, shared), shared.babies)
+        babies = dict(zip(shared.babies, turned))
+
+        def heads(part: str) -> Traced:
+            with r.scope(f"{name}.c_attn", "linear"):
+                y = r.sum_over(b.diagonals(babies, products[part]), p.Hp, p.t)
+                return y + Public.named(f"bias:{name}.c_attn/{part}")
+
+        with r.group():
+            q = heads("q")
+            q = b.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
+        r.assume(q, b.bound(f"{name}/q") * 2 / score_scale(b, name))
+    with r.scope(name, "cache"):
+        limits = {k: b.bound(f"{name}/{k}") for k in "kv"}
+        caches = {
+            k: r.input(f"{name}/{k}", period=p.n, bound=limits[k], parts=p.m, refreshable=False) for k in "kv"
+        }
+        with r.group():
+            k = heads("k").rotate(-p.Hp, modulus=p.t)
+            moved = r.join(*r.rotate_many(k, [p.stride * j for j in range(p.m)]))
+            keys = caches["k"] + moved * Public.named("append.k")
+        with r.group():
+            values = caches["v"] + heads("v").rotate(-p.Hp, modulus=p.t) * Public.named("append.v")
+        for kind, cache in (("k", keys), ("v", values)):
+            r.assume(cache, limits[kind]).facts.refreshable = False
+            r.output(f"{name}/{kind}", cache)
+    with r.scope(name, "attention"):
+        with r.group():
+            turned = r.rotate_many(q, [p.stride * j for j in range(p.m)])
+            scores = r.product_sum([(turned[j], r.select(keys, j)) for j in range(p.m)])
+            scores = r.sum_over(scores, p.m * p.stride, p.dh // p.m, period=p.m * p.stride)
+            shift = b.circuit.calibration.softmaxes[name].fit
+            t = scores + Public.named("causal") * (-2 * shift.midpoint / shift.width)
+        r.domain(t, -1.0, 1.0).facts.period = p.m * p.stride
+    y, left = softmax(b, name, t)
+    with r.scope(name, "attention"), r.group():
+        turned = r.rotate_many(y, [p.stride * j for j in range(p.m)])
+        out = r.product_sum([(turned[j], r.select(values, j)) for j in range(p.m)])
+        mask = (first if p.t > 1 else Public()) * b.scales.attention[name] / (ROWS * left)
+        out = b.replicated(r.sum_over(out, p.Hp, p.t), p.Hp, p.t, mask)
+    out.facts.period = p.n
+    return r.assume(out, b.bound(stage.writes) * b.scales.attention[name])
+
+
+def score_scale(b: Builder, name: str) -> float:
+    """sqrt(head width) times the width of the scores' domain: the queries carry 2 / this."""
+    return math.sqrt(b.circuit.shape.head_width) * b.circuit.calibration.softmaxes[name].fit.width
+
+
+def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
+    """The row, and the factor it is carried by: all sums lie in (0, aim] whatever the row's length.
+
+    E is carried by aim / (hi n), so its sum is the mean's share of aim; Y by root = sqrt(aim / (hi n)), so that the
+    sum of its squares is. What a sum is carried by never shows in the rows: they are divided by it.
+    """
+    r, p = b.r, b.p
+    c, aim = b.circuit.calibration.softmaxes[name], b.scales.aim
+    widest = c.fit.init if c.fit.refine is None else c.fit.refine
+    root = (ROWS * (widest.hi / aim)).power(-0.5)
+    sums = 0
+
+    def row_sum(v: Traced) -> Traced:
+        nonlocal sums
+        fit = c.fit.init if sums == 0 or c.fit.refine is None else c.fit.refine
+        sums += 1
+        r.clip(v, aim)
+        with r.group():
+            s = r.sum_over(v, p.Hp, p.capacity, period=p.Hp)
+            if p.Hp > b.circuit.shape.heads:
+                s = s + Public.named("idle") * (aim * math.sqrt(fit.lo / fit.hi))
+        s.facts.period = p.Hp
+        return r.domain(s, aim * fit.lo / fit.hi, aim)
+
+    def solver(fit: ReciprocalFit, count: int) -> Callable[[Traced], Traced]:
+        scale = fit.hi / aim
+        gain = root * ROWS * scale
+        largest = gain.coefficient * p.context**0.5 / fit.lo
+        times = max(1, math.ceil(largest / aim))
+        return lambda s: r.last(reciprocal(s, fit, count, scale=scale, gain=gain / times)) * times
+
+    with r.scope(name, "softmax"):
+        squared = 1.0 / (1 << c.fit.exponential.squarings)
+        mask = Public.named("causal") * (ROWS * (c.fit.init.hi / aim)).power(-squared)
+        y = approximate_softmax(
+            t, c.fit, row_sum=row_sum, row_length=ROWS, mask=mask, init=solver(c.fit.init, c.init_count),
+            refine=None if c.fit.refine is None else solver(c.fit.refine, c.refine_count),
+        )  # fmt: skip
+        return r.clip(y, root.coefficient, rows=0.5), root

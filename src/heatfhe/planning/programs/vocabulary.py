@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a token: logits over the vocabulary, the argmax, and the embedding of its result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from heatfhe.approx import ArgmaxSchedule, ChordSeed, cutmax
+from heatfhe.errors import PlanError
+from heatfhe.planning.pack import from_vocabulary, to_vocabulary
+from heatfhe.planning.programs.builder import Builder
+from heatfhe.planning.public import Public
+from heatfhe.planning.recorder import Traced
+
+HOT = 1.1  # largest entry of a near one-hot row after its division by the row's sum
+LEADER = 0.98  # largest entry a round of the argmax may hold: its divisor keeps leaders under one
+
+
+def head(b: Builder, x: Traced, scale: float) -> Traced:
+    """Logits times a scale, which is in the matrix when its key says so."""
+    r, p = b.r, b.p
+    name = "head" if scale == 1.0 else "scaled"
+    parts, made = p.vocabulary_parts, []
+    with r.scope("head", "head"):
+        with r.group():
+            for part in range(0, parts, 2):
+                pair = b.halve and part + 1 < parts
+                here = [part] if pair or part + 1 == parts else [part, part + 1]
+                for k in here:
+                    product = to_vocabulary(f"{name}.{k}", p, halve=b.halve and parts == 1, pair=pair)
+                    z = r.linear(b.halved(x, product), product, period=p.V)
+                    if p.V < p.D:
+                        z = r.sum_over(z, p.V, p.D // p.V)
+                    if pair:
+                        turned = z.conjugate()
+                        made += [z + turned, (turned - z).times_i()]
+                    else:
+                        made.append(b.real_part(z, product))
+            logits = r.join(*made)
+            logits = logits + Public.named("bias:head") * scale
+        logits.facts.period, logits.facts.complex = p.V, False
+        return r.assume(logits, b.bound("logits") * scale)
+
+
+def argmax(b: Builder, logits: Traced) -> Traced:
+    """A near one-hot row; padding stays zero, sums run over all its ciphertexts."""
+    r, p = b.r, b.p
+    if b.circuit.calibration.argmax is None:
+        raise PlanError("argmax: the calibration holds no argmax schedule; calibrate the circuit again")
+    schedule = _rescaled(b.circuit.calibration.argmax.schedule, b.scales.logits**2)
+    size = b.circuit.shape.vocabulary
+    padded = p.V * p.vocabulary_parts > size
+    words = Public.named("words") if padded else Public()
+    rounds = [(c.lo, c.hi) for c in schedule.rounds]
+    mark, seen = 0, 0
+
+    def total(v: Traced) -> Traced:
+        nonlocal mark, seen
+        with r.group():
+            s = r.select(v, 0)
+            for part in range(1, p.vocabulary_parts):
+                s = s + r.select(v, part)
+            s = r.sum_over(s, 1, p.V)
+        s.facts.period = 1
+        return s
+
+    def spread(v: Traced) -> Traced:
+        nonlocal mark, seen
+        s = total(v)
+        if seen < len(rounds):
+            lo, hi = rounds[seen]
+            r.clip(v, hi * size)
+            r.domain(s, lo * size, hi * size)
+        elif schedule.final is not None:
+            r.domain(s, schedule.final.lo, schedule.final.hi)
+        seen, mark = seen + 1, len(r.facts)
+        return s
+
+    def mean(v: Traced) -> Traced:
+        if seen:
+            r.clip_since(mark, LEADER, period=p.V)
+        s = r.assume(total(v), size * float(v.facts.bounds().max()))
+        return r.assume(s * (words / size), float(v.facts.bounds().max()))
+
+    with r.scope("argmax", "argmax"):
+        hot = cutmax(logits, schedule, mean=mean, size=size, total=spread, occupied=words)
+        last = LEADER if schedule.final is None else HOT
+        r.clip_since(mark, 2 * last, period=p.V)  # a numerator starts up to twice its quotient
+        return r.clip(hot, last)
+
+
+def embedding(b: Builder, hot: Traced) -> Traced:
+    """A one-hot row through the embedding matrix, without the position."""
+    r, p = b.r, b.p
+    parts = p.vocabulary_parts
+    with r.scope("embedding", "embedding"):
+        with r.group():
+            total: Traced | None = None
+            complex_ = False
+            for part in range(0, parts, 2):
+                join = b.halve and part + 1 < parts
+                for k in [part] if join or part + 1 == parts else [part, part + 1]:
+                    product = from_vocabulary(f"embedding.{k}", p, halve=b.halve and parts == 1, join=join)
+                    row = r.select(hot, k)
+                    if join:
+                        row = row + r.select(hot, k + 1).times_i()
+                    z = r.linear(b.halved(row, product), product, period=p.n)
+                    complex_ = complex_ or product.complex
+                    z = b.real_part(z, product)
+                    total = z if total is None else total + z
+            assert total is not None
+            x = r.sum_over(total, p.D, max(1, p.V // p.D))
+        x.facts.period, x.facts.complex = p.D, False
+        return x
+
+def _rescaled(schedule: ArgmaxSchedule, by: float) -> ArgmaxSchedule:
+    """The schedule for logits whose variance is ``by`` times as large."""
+    first = schedule.rounds[0]
+    seed = first.seed
+    if isinstance(seed, ChordSeed):
+        moved = replace(first, seed=replace(seed, lo=seed.lo * by, hi=seed.hi * by))
+    else:
+        moved = replace(first, seed=seed.scaled(by))
+    return replace(schedule, rounds=(moved, *schedule.rounds[1:]))
