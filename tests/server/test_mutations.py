@@ -295,3 +295,12 @@ def test_a_stalled_body_and_a_half_request_do_not_hold_the_server(world: World) 
 @pytest.mark.slow
 def test_two_thousand_mutations(world: World) -> None:
     storm(world, 2000)
+
+
+def test_a_refusal_arrives_even_when_a_large_body_was_not_wanted(world: World) -> None:
+    """The answer is sent after the body was read and dropped: no reset connection hides it."""
+    headers = {"authorization": f"Bearer {world.token}", "content-type": MEDIA_TYPE, "idempotency-key": "e" * 12}
+    path = f"{world.server.url}/v1/sessions/{'0' * 32}/jobs"
+    for _ in range(10):
+        answer = httpx.post(path, content=bytes(3 << 20), headers=headers, timeout=30)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")

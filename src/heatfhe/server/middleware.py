@@ -14,6 +14,7 @@ from heatfhe.server.metrics import Metrics
 from heatfhe.wire import Refusal
 
 logger = logging.getLogger("heatfhe.server.access")
+_DRAIN_BYTES, _DRAIN_SECONDS = 64 << 20, 5.0
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -31,10 +32,10 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, taken, status, sent = time.monotonic(), 0, 0, 0
+        began, taken, status, sent, whole = time.monotonic(), 0, 0, 0, False
 
         async def bounded_receive() -> MutableMapping[str, Any]:
-            nonlocal taken
+            nonlocal taken, whole
             if status:  # the answer has begun: only a disconnect can come
                 return await receive()
             left = self._seconds - (time.monotonic() - began)
@@ -43,6 +44,7 @@ class Guard:
             except asyncio.TimeoutError as err:
                 raise Refusal("bad_message", "the request's body took too long", "send it again", status=408) from err
             taken += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
             if taken > self._most:
                 raise _too_large(self._most)
             return message
@@ -51,6 +53,8 @@ class Guard:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status >= 400 and not whole:
+                    await _drain(receive)
             else:
                 sent += len(message.get("body", b""))
             await send(message)
@@ -91,6 +95,20 @@ class Guard:
         if not (length.isascii() and length.isdigit()):
             return Refusal("bad_message", "Content-Length is not a number", "send the body's length")
         return _too_large(self._most) if len(length) > 18 or int(length) > self._most else None
+
+
+async def _drain(receive: Receive) -> None:
+    """Read what is left of a refused body, within bounds: closing on unread bytes would reset the connection and lose
+    the answer on its way."""
+    left, end = _DRAIN_BYTES, time.monotonic() + _DRAIN_SECONDS
+    while left > 0 and (wait := end - time.monotonic()) > 0:
+        try:
+            message = await asyncio.wait_for(receive(), wait)
+        except asyncio.TimeoutError:
+            return
+        left -= len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return
 
 
 def _too_large(most: int) -> Refusal:
