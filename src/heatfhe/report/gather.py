@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads runs of any kind into plain facts: training folders, circuits, plans, evaluations, drifts, demos. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heatfhe.ckks.params import Params
+from heatfhe.circuit import Circuit
+from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.files import read_json
+from heatfhe.planning import CostTable, Plan, cost_table, plan
+from heatfhe.planning.plan import default_cost
+from heatfhe.planning.tally import OperatorTally, path, tally
+from heatfhe.records import FAMILIES
+
+DEMO_KIND, DEMO_VERSION = "heatfhe-demo", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteRow:
+    """One site of a circuit: its count, and how often a token runs it."""
+
+    site: str
+    family: str
+    layer: int
+    count: int
+    passes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitFacts:
+    """What the report shows of a circuit."""
+
+    name: str
+    digest: str
+    sites: tuple[SiteRow, ...]
+    shape: str
+
+    def iterations(self) -> dict[str, int]:
+        """Iterations per forward by family."""
+        out = dict.fromkeys(FAMILIES, 0)
+        for row in self.sites:
+            out[row.family] += row.count * row.passes
+        return {str(k): v for k, v in out.items()}
+
+    @property
+    def levels(self) -> int:
+        """Levels that solver iterations spend per forward."""
+        by_name: dict[str, int] = {str(k): f.levels for k, f in FAMILIES.items()}
+        return sum(by_name[row.family] * row.count * row.passes for row in self.sites)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What the report shows of a plan's program."""
+
+    name: str
+    program: str
+    params: Params
+    prices: CostTable
+    operators: tuple[OperatorTally, ...]
+    levels: tuple[tuple[str, int], ...]
+    rotations: int
+    digest: str
+
+    @property
+    def bootstraps(self) -> int:
+        """Bootstraps of one step of the program."""
+        return sum(t.bootstraps for t in self.operators)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted price of one step, in the table's unit."""
+        return sum(t.seconds for t in self.operators)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """A training run's log, sorted by kind."""
+
+    name: str
+    updates: tuple[dict[str, Any], ...]
+    validations: tuple[dict[str, Any], ...]
+    distributions: tuple[dict[str, Any], ...]
+    calibrated: dict[str, Any] | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Material:
+    """Everything found in the runs given."""
+
+    circuits: list[CircuitFacts] = field(default_factory=list)
+    plans: list[PlanFacts] = field(default_factory=list)
+    trainings: list[TrainingFacts] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    free_running: dict[str, Any] = field(default_factory=dict)
+    drifts: list[dict[str, Any]] = field(default_factory=list)
+    demos: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.circuits or self.plans or self.trainings or self.evaluations or self.drifts or self.demos)
+
+
+def gather(runs: Sequence[Path], *, params: Params | None = None, costs: CostTable | None = None) -> Material:
+    """Read every run given; with ``params`` each circuit found is also planned, priced by ``costs``.
+
+    A run is a folder (of training, a circuit, an evaluation, a demo) or a JSON file (a plan, an evaluation, the output
+    of ``heat drift --json``).
+    """
+    found = Material()
+    for run in runs:
+        if run.is_dir():
+            _folder(run, found, params, costs)
+        else:
+            _file(run, found, costs)
+    if found.empty:
+        raise ConfigError("the runs hold nothing to report; give folders of heat train, heat export or heat evaluate")
+    return found
+
+
+def _folder(run: Path, found: Material, params: Params | None, costs: CostTable | None) -> None:
+    known = False
+    if (run / "log.jsonl").is_file():
+        found.trainings.append(training_facts(run))
+        known = True
+    if (run / "circuit.json").is_file():
+        _circuit(run, found, params, costs)
+        known = True
+    elif (run / "circuit" / "circuit.json").is_file():
+        _circuit(run / "circuit", found, params, costs)
+        known = True
+    for name in ("evaluation.json", "demo.json", "drift.json"):
+        if (run / name).is_file():
+            _file(run / name, found, costs)
+            known = True
+    if not known:
+        raise ConfigError(
+            f"{run}: holds no log.jsonl, circuit.json, evaluation.json, drift.json or demo.json; "
+            "give a folder that heat train, export or evaluate wrote"
+        )
+
+
+def _circuit(folder: Path, found: Material, params: Params | None, costs: CostTable | None) -> None:
+    circuit = Circuit.load(folder)
+    if any(c.digest == circuit.digest for c in found.circuits):
+        return
+    found.circuits.append(circuit_facts(circuit))
+    if params is not None:
+        table = costs or cost_table(default_cost(params))
+        found.plans.append(plan_facts(plan(circuit, params, cost=table), table))
+
+
+def _file(path_: Path, found: Material, costs: CostTable | None) -> None:
+    try:
+        raw = json.loads(path_.read_bytes())
+    except (OSError, ValueError) as err:
+        raise FileFormatError(f"{path_}: not a readable JSON file ({err}); give a run's folder or its JSON") from err
+    kind = raw.get("kind") if isinstance(raw, dict) else None
+    if kind == "heatfhe-plan":
+        made = Plan.load(path_)
+        found.plans.append(plan_facts(made, costs or cost_table(default_cost(made.params))))
+    elif kind == "heatfhe-evaluation":
+        body = read_json(path_, kind, (1,))
+        found.evaluations += body["evaluations"]
+        found.free_running |= body.get("free_running", {})
+    elif kind == DEMO_KIND:
+        found.demos.append(read_json(path_, DEMO_KIND, (DEMO_VERSION,)))
+    elif isinstance(raw, list) and raw and all("collapsed_by_position" in row for row in raw):
+        found.drifts += raw
+    else:
+        raise FileFormatError(f"{path_}: neither a plan, an evaluation, a demo nor a drift; see heat report --help")
+
+
+def circuit_facts(circuit: Circuit) -> CircuitFacts:
+    """Counts of every site, in depth order."""
+    calibration, s = circuit.calibration, circuit.shape
+    counts = calibration.counts()
+    rows = []
+    for site in calibration.sites():
+        owner, _, suffix = site.name.rpartition("/")
+        passes = calibration.softmaxes[owner].fit.passes if suffix == "refine" else 1
+        row = SiteRow(site=site.name, family=site.family, layer=site.layer, count=counts[site.name], passes=passes)
+        rows.append(row)
+    shape = f"{s.layers} layers, width {s.width}, {s.heads} heads, vocabulary {s.vocabulary}, context {s.context}"
+    return CircuitFacts(name=circuit.name, digest=circuit.digest, sites=tuple(rows), shape=shape)
+
+
+def plan_facts(made: Plan, prices: CostTable) -> PlanFacts:
+    """Operators and levels of a plan's first program: the one that makes a token."""
+    program = "generate" if "generate" in made.programs else next(iter(made.programs))
+    return PlanFacts(
+        name=made.name,
+        program=program,
+        params=made.params,
+        prices=prices,
+        operators=tuple(tally(made, program, prices).values()),
+        levels=tuple(path(made.program(program))),
+        rotations=len(made.rotations),
+        digest=made.digest,
+    )
+
+
+def training_facts(folder: Path) -> TrainingFacts:
+    """A run's log; a half-written last line is left out."""
+    rows: list[dict[str, Any]] = []
+    for line in (folder / "log.jsonl").read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+
+    def of(kind: str) -> tuple[dict[str, Any], ...]:
+        return tuple(r for r in rows if r.get("kind") == kind)
+
+    name = folder.name if folder.name != "run" else folder.parent.name
+    return TrainingFacts(
+        name=name,
+        updates=of("update"),
+        validations=of("validation"),
+        distributions=of("distributions"),
+        calibrated=next(iter(of("calibrated")), None),
+    )
+
+
+def telling_sites(run: TrainingFacts, most: int = 4) -> list[str]:
+    """The site of each family whose most likely count fell furthest: what a distribution over training should show."""
+    if not run.distributions:
+        return []
+    first, last = run.distributions[0]["modes"], run.distributions[-1]["modes"]
+    best: dict[str, tuple[int, str]] = {}
+    for site in run.distributions[-1]["p"]:
+        fall, suffix = first.get(site, 0) - last.get(site, 0), site.rpartition("/")[2]
+        if suffix not in best or fall > best[suffix][0]:
+            best[suffix] = (fall, site)
+    return [site for _, site in sorted(best.values(), reverse=True)][:most]

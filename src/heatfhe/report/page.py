@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as one HTML file: no network, no script; figures with text alternatives and their data as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from heatfhe.report import charts
+from heatfhe.report.charts import Figure
+from heatfhe.report.gather import Material
+from heatfhe.report.style import CSS
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, its anchor and its HTML."""
+
+    key: str
+    title: str
+    body: str
+
+
+def render(found: Material, *, title: str, versions: Sequence[tuple[str, str]], commands: Sequence[str]) -> str:
+    """The page. ``versions`` and ``commands`` say what made it and how to make it again."""
+    sections = [s for s in _sections(found, versions, commands) if s.body]
+    links = "".join(f'<li><a href="#{s.key}">{escape(s.title)}</a></li>' for s in sections)
+    body = "".join(
+        f'<section id="{s.key}" aria-labelledby="{s.key}-h"><h2 id="{s.key}-h">{escape(s.title)}</h2>{s.body}</section>'
+        for s in sections
+    )
+    warning = ""
+    toys = sorted({p.params.name for p in found.plans if p.params.name.startswith("insecure-")})
+    toys += sorted({str(d["params"]) for d in found.demos if str(d["params"]).startswith("insecure-")} - set(toys))
+    if toys:
+        warning = f'<p class="warning"><strong>Insecure toy parameters</strong> ({escape(", ".join(toys))}): they show how it works and protect nothing.</p>'
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>"
+        '<a class="skip" href="#main">Skip to the results</a>'
+        f"<header><h1>{escape(title)}</h1>{warning}</header>"
+        f'<nav aria-label="Sections"><ul>{links}</ul></nav><main id="main" tabindex="-1">{body}</main>'
+        "<footer><p>Made by heatfhe. Everything on this page is in this one file.</p></footer></body></html>\n"
+    )
+
+
+def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Sequence[str]) -> Iterable[Section]:
+    yield Section("summary", "Summary", _summary(found))
+    if found.circuits:
+        body = _figures([charts.iterations(found.circuits), charts.depth_map(found.circuits)])
+        yield Section("iterations", "Iterations and depth map", body)
+    if found.trainings:
+        made = charts.training_curves(found.trainings)
+        for i, run in enumerate(found.trainings):
+            made += charts.distributions(run, i)
+        yield Section("training", "Training", _figures(made))
+    if found.plans:
+        yield Section("levels", "Levels along a token", _figures([charts.levels(found.plans)]))
+        yield Section("latency", "Latency by operator", _figures([charts.latency(found.plans)]))
+    runs = [(f"{e['name']} on {e['engine']}", e["fidelity"]) for e in found.evaluations]
+    body = _figures(charts.by_position("fidelity", "Fidelity", runs)) + _evaluations(found)
+    yield Section("fidelity", "Fidelity by position", body)
+    noisy = [(f"{d['name']} ({d['bootstraps']} bootstraps)", d["fidelity"]) for d in found.drifts]
+    yield Section("drift", "Drift under bootstrap noise", _figures(charts.by_position("drift", "Drift", noisy)))
+    yield Section("server", "What the server saw, and what the client saw", "".join(_demo(d) for d in found.demos))
+    yield Section("parameters", "Parameters and their security claim", _parameters(found))
+    rows = [(name, value) for name, value in versions]
+    listing = "".join(f"<li><code>{escape(c)}</code></li>" for c in commands)
+    yield Section("versions", "Versions and commands", table(("part", "version"), rows) + f"<ul>{listing}</ul>")
+
+
+def _summary(found: Material) -> str:
+    headers = ("circuit", "iterations per token", "levels of iterations", "bootstraps per token", "predicted per token")
+    plans = {p.name: p for p in found.plans}
+    rows = []
+    for c in found.circuits:
+        p = plans.get(c.name)
+        priced = (p.bootstraps, f"{_cell(p.seconds)} {p.prices.unit}") if p else ("not planned", "not planned")
+        rows.append((c.name, sum(c.iterations().values()), c.levels, *priced))
+    prices = sorted({f"{p.prices.name}: {p.prices.hardware} ({p.prices.provenance})" for p in found.plans})
+    note = f"<p>Predicted with the cost table {escape('; '.join(prices))}.</p>" if prices else ""
+    shapes = sorted({c.shape for c in found.circuits})
+    about = f"<p>Model: {escape('; '.join(shapes))}.</p>" if shapes else ""
+    if rows:
+        return about + table(headers, rows) + note
+    kinds = [f"{len(v)} {k}" for k, v in (("training runs", found.trainings), ("plans", found.plans)) if v]
+    kinds += [f"{len(v)} {k}" for k, v in (("evaluations", found.evaluations), ("drifts", found.drifts)) if v]
+    return f"<p>Found: {escape(', '.join(kinds) or 'a demo')}.</p>"
+
+
+def _evaluations(found: Material) -> str:
+    if not found.evaluations and not found.free_running:
+        return ""
+    out = ""
+    if found.evaluations:
+        headers = ("circuit", "engine", "parameters", "positions", "KL (median)", "top-1", "collapsed", "bootstraps/token", "s/token")
+        rows = []
+        for e in found.evaluations:
+            f = e["fidelity"]
+            rows.append((e["name"], e["engine"], e["params"], e["positions"], f["kl"], f["top1"],
+                         f"{f['collapsed']}/{f['windows']}", e["bootstraps"], e["seconds"]))  # fmt: skip
+        out += table(headers, rows)
+    rows = [
+        (name, " ".join(map(str, got)), " ".join(map(str, wanted)), "yes" if got == wanted else "no")
+        for name, runs in found.free_running.items()
+        for got, wanted in runs
+    ]
+    return out + (table(("circuit", "encrypted tokens", "clear tokens", "equal"), rows) if rows else "")
+
+
+def _demo(demo: dict[str, Any]) -> str:
+    saw, got = demo["server"], demo["client"]
+    left = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in saw["facts"])
+    right = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in got["facts"])
+    hexed = f'<pre tabindex="0" role="region" aria-label="First bytes of a ciphertext">{escape(saw["hex"])}</pre>'
+    stages = table(("stage", "seconds"), [(r[0], round(float(r[1]), 1)) for r in demo["stages"]])
+    return (
+        '<div class="beside">'
+        f"<div><h3>The server</h3><dl>{left}</dl><p>First bytes of the first ciphertext it received:</p>{hexed}</div>"
+        f"<div><h3>The client</h3><dl>{right}</dl></div></div><h3>Stages of this demo</h3>{stages}"
+    )
+
+
+def _parameters(found: Material) -> str:
+    seen: dict[str, tuple[Any, ...]] = {}
+    for p in (plan.params for plan in found.plans):
+        seen[p.name] = (p.name, p.engine, p.ring_dimension, p.levels, p.scale_bits, p.log_qp, p.security_claim)
+    headers = ("set", "engine", "ring dimension", "levels", "scale (bits)", "log QP (bits)", "security claim")
+    return table(headers, list(seen.values())) if seen else ""
+
+
+def _figures(made: Sequence[Figure]) -> str:
+    return "".join(_figure(f) for f in made)
+
+
+def _figure(f: Figure) -> str:
+    label = escape(f.caption, quote=True)
+    return (
+        f'<figure><figcaption>{escape(f.caption)}</figcaption><p class="words">{escape(f.words)}.</p>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{label}">{f.svg}</div>'
+        f"<details><summary>The data of this figure as a table</summary>{table(f.headers, f.rows, label=label)}</details></figure>"
+    )
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, label: str = "Table") -> str:
+    """An HTML table in a region of its own that scrolls when it is wide; the first column heads its row."""
+    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in headers)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{escape(_cell(v))}</th>' if i == 0 else f"<td>{escape(_cell(v))}</td>"
+            for i, v in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    name = label if label != "Table" else escape(", ".join(headers), quote=True)
+    return f'<div class="wide" tabindex="0" role="region" aria-label="Table: {name}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report's style sheet: two colour schemes of checked contrast, print, and narrow screens."""
+
+CSS = """
+:root { --paper: #ffffff; --ink: #1b1f24; --soft: #57606a; --rule: #d0d7de; --panel: #f6f8fa; --link: #0a4fa8;
+  --warn: #7a3e00; --warnback: #fff4e0; --grid: #e4e8ec;
+  --s0: #8a93a0; --s1: #b23a1e; --s2: #1f6f54; --s3: #6a3fa0; --s4: #1d5fa8; --s5: #8a6a00; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171b; --ink: #e8ebef; --soft: #a9b3be; --rule: #3a424c;
+  --panel: #1d2228; --link: #84b9ff; --warn: #ffcf99; --warnback: #33240f; --grid: #2b3138;
+  --s0: #8f9aa8; --s1: #ff8a66; --s2: #5fc9a1; --s3: #c09cf2; --s4: #74b2f7; --s5: #e0bd4b; } }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body { margin: 0 auto; max-width: 62rem; padding: 1rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, "Segoe UI", "Liberation Sans", sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; }
+h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem; padding-top: .6rem; border-top: 1px solid var(--rule); }
+h3 { font-size: 1.05rem; margin: 1.2rem 0 .4rem; }
+a { color: var(--link); }
+:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+.skip { position: absolute; left: -999px; }
+.skip:focus { left: 1rem; top: .5rem; background: var(--paper); padding: .4rem .8rem; }
+nav ul { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; list-style: none; padding: 0; margin: .8rem 0; }
+nav a { display: inline-block; padding: .15rem 0; }
+.warning { color: var(--warn); background: var(--warnback); padding: .6rem .9rem; border-left: 4px solid; }
+figure { margin: 1.4rem 0; }
+figcaption { font-weight: 600; }
+.words { margin: .2rem 0 .5rem; color: var(--soft); font-size: .93rem; }
+.wide { overflow-x: auto; max-width: 100%; }
+svg { display: block; width: 100%; min-width: 34rem; max-width: 58rem; height: auto; background: var(--panel);
+  border-radius: 6px; }
+svg text { font: 12px system-ui, "Liberation Sans", sans-serif; fill: var(--ink); }
+svg text.small { font-size: 9px; fill: var(--soft); }
+svg .axis { stroke: var(--soft); stroke-width: 1; }
+svg .grid { stroke: var(--grid); stroke-width: 1; }
+svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+svg .line.dot { stroke-width: 3; }
+svg .hatched { fill: url(#hatch); } svg .stripe { fill: var(--paper); fill-opacity: .75; }
+svg .line.s1 { stroke-dasharray: 7 3; } svg .line.s2 { stroke-dasharray: 2 3; } svg .line.s3 { stroke-dasharray: 9 3 2 3; }
+svg .line.s4 { stroke-dasharray: 1 4; } svg .line.s5 { stroke-dasharray: 12 4; }
+svg .fill.s0 { fill: var(--s0); } svg .fill.s1 { fill: var(--s1); } svg .fill.s2 { fill: var(--s2); }
+svg .fill.s3 { fill: var(--s3); } svg .fill.s4 { fill: var(--s4); } svg .fill.s5 { fill: var(--s5); }
+svg .line.s0 { stroke: var(--s0); } svg .line.s1 { stroke: var(--s1); } svg .line.s2 { stroke: var(--s2); }
+svg .line.s3 { stroke: var(--s3); } svg .line.s4 { stroke: var(--s4); } svg .line.s5 { stroke: var(--s5); }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; margin: .5rem 0; }
+th, td { border-bottom: 1px solid var(--rule); padding: .25rem .8rem .25rem 0; text-align: left; vertical-align: top; }
+thead th { border-bottom: 2px solid var(--rule); }
+tbody th { font-weight: 500; }
+details { margin: .4rem 0; } summary { cursor: pointer; color: var(--link); }
+details .wide { max-height: 24rem; overflow: auto; }
+code, pre { font: .85rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
+pre { overflow-x: auto; background: var(--panel); padding: .7rem; border-radius: 6px; }
+dl { display: grid; grid-template-columns: auto 1fr; gap: .2rem 1rem; margin: .4rem 0; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+.beside { display: grid; grid-template-columns: 1fr 1fr; gap: 1.5rem; }
+.beside > div { min-width: 0; }
+@media (max-width: 44rem) { .beside { grid-template-columns: 1fr; } }
+footer { margin-top: 3rem; color: var(--soft); font-size: .9rem; }
+@media print { nav, .skip, details { display: none; } body { max-width: none; color: #000; background: #fff; }
+  figure, section, tr { break-inside: avoid; } svg { min-width: 0; } .wide { overflow: visible; } }
+"""

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small writer of inline SVG: axes, bars, lines and cells, coloured by CSS classes so that light, dark and print work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+SERIES = 6
+"""Distinct styles of a series: classes s0 to s5, each with its own colour and dash."""
+HATCH = (
+    '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect class="stripe" width="2" height="6"/></pattern></defs>'
+)
+
+
+def number(value: float) -> str:
+    """A coordinate or a label, short."""
+    return f"{value:.4g}" if math.isfinite(value) else "none"
+
+
+def ticks(lo: float, hi: float, count: int = 5) -> list[float]:
+    """Round numbers from lo to hi, about ``count`` of them."""
+    if not hi > lo:
+        return [lo]
+    raw = (hi - lo) / max(1, count)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= raw * 0.999)
+    first = math.ceil(lo / step - 1e-9)
+    return [round((first + i) * step, 12) for i in range(int((hi - first * step) / step + 1e-9) + 1)]
+
+
+def decades(lo: float, hi: float) -> list[float]:
+    """Powers of ten from lo to hi, thinned to about six."""
+    first, last = math.floor(math.log10(lo)), math.ceil(math.log10(hi))
+    stride = max(1, math.ceil((last - first) / 6))
+    return [10.0**k for k in range(first, last + 1, stride)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """Where values of one direction lie: linear or logarithmic, from ``lo`` to ``hi``, drawn from ``start`` to ``end``."""
+
+    lo: float
+    hi: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The coordinate of a value; values beyond the axis stick to its ends."""
+        lo, hi, v = self.lo, self.hi, min(max(value, self.lo), self.hi)
+        if self.log:
+            lo, hi, v = math.log10(lo), math.log10(hi), math.log10(v)
+        share = 0.0 if hi == lo else (v - lo) / (hi - lo)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Where its labels stand."""
+        return decades(self.lo, self.hi) if self.log else ticks(self.lo, self.hi, count)
+
+
+@dataclass(slots=True)
+class Drawing:
+    """Collects elements; ``render`` closes them into one ``<svg>`` with a title and a description for screen readers."""
+
+    width: float
+    height: float
+    parts: list[str] = field(default_factory=list)
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
+        """A straight line."""
+        self.parts.append(
+            f'<line class="{kind}" x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"/>'
+        )
+
+    def rect(self, x: float, y: float, width: float, height: float, kind: str, *, opacity: float | None = None) -> None:
+        """A filled rectangle."""
+        faint = "" if opacity is None else f' fill-opacity="{number(opacity)}"'
+        box = f'x="{number(x)}" y="{number(y)}" width="{number(max(0.0, width))}" height="{number(max(0.0, height))}"'
+        self.parts.append(f'<rect class="{kind}" {box}{faint}/>')
+
+    def text(self, x: float, y: float, words: str, *, anchor: str = "start", kind: str = "label") -> None:
+        """Words."""
+        self.parts.append(
+            f'<text class="{kind}" x="{number(x)}" y="{number(y)}" text-anchor="{anchor}">{escape(words)}</text>'
+        )
+
+    def polyline(self, points: Sequence[tuple[float, float]], kind: str) -> None:
+        """A line through points, with a dot where it stands alone."""
+        if len(points) == 1:
+            (x, y), *_ = points
+            self.parts.append(f'<circle class="{kind} dot" cx="{number(x)}" cy="{number(y)}" r="3"/>')
+        elif points:
+            path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+            self.parts.append(f'<polyline class="{kind}" points="{path}"/>')
+
+    def bottom_axis(self, axis: Axis, y: float, title: str, *, show: Callable[[float], str] = number) -> None:
+        """Ticks and a title under a plot."""
+        self.line(axis.start, y, axis.end, y, "axis")
+        for value in axis.ticks():
+            self.line(axis(value), y, axis(value), y + 4, "axis")
+            self.text(axis(value), y + 16, show(value), anchor="middle")
+        self.text((axis.start + axis.end) / 2, y + 34, title, anchor="middle")
+
+    def left_axis(self, axis: Axis, x: float, right: float, title: str, *, count: int = 5) -> None:
+        """Ticks, grid and a title left of a plot; the title stands above the axis, level, so that it can be read."""
+        self.line(x, axis.start, x, axis.end, "axis")
+        for value in axis.ticks(count):
+            self.line(x, axis(value), right, axis(value), "grid")
+            self.text(x - 6, axis(value) + 4, number(value), anchor="end")
+        self.text(x - 40, min(axis.start, axis.end) - 10, title)
+
+    def legend(self, names: Sequence[str], x: float, y: float) -> None:
+        """Swatch and name of every series, in a row."""
+        for i, name in enumerate(names):
+            self.rect(x, y - 9, 14, 10, f"fill s{i % SERIES}")
+            self.text(x + 19, y, name)
+            x += 34 + 7.2 * len(name)
+
+    def render(self, key: str, title: str, words: str) -> str:
+        """The element; ``key`` is unique on its page."""
+        return (
+            f'<svg viewBox="0 0 {number(self.width)} {number(self.height)}" role="img" '
+            f'aria-labelledby="{key}-title {key}-desc"><title id="{key}-title">{escape(title)}</title>'
+            f'<desc id="{key}-desc">{escape(words)}</desc>{HATCH}{"".join(self.parts)}</svg>'
+        )
+
+
+def chart_lines(
+    key: str,
+    title: str,
+    words: str,
+    series: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+    *,
+    x_title: str,
+    y_title: str,
+    log: bool = False,
+    y_range: tuple[float, float] | None = None,
+    height: float = 260,
+) -> str:
+    """Lines over a shared pair of axes; points that do not exist (nan, or not positive on a log axis) are left out."""
+    kept = [(n, [(x, y) for x, y in zip(xs, ys) if math.isfinite(y) and (y > 0 or not log)]) for n, xs, ys in series]
+    points = [p for _, row in kept for p in row]
+    lo, hi = y_range or _span([y for _, y in points], log)
+    across = Axis(lo=min((x for x, _ in points), default=0), hi=max((x for x, _ in points), default=1), start=70, end=740)
+    up = Axis(lo=lo, hi=hi, start=height - 60, end=46, log=log)
+    d = Drawing(760, height)
+    d.left_axis(up, 70, 740, y_title)
+    d.bottom_axis(across, height - 60, x_title)
+    for i, (_, row) in enumerate(kept):
+        d.polyline([(across(x), up(y)) for x, y in row], f"line s{i % SERIES}")
+    d.legend([n for n, _ in kept], 70, height - 8)
+    return d.render(key, title, words)
+
+
+def _span(values: Sequence[float], log: bool) -> tuple[float, float]:
+    if not values:
+        return (0.1, 1.0) if log else (0.0, 1.0)
+    lo, hi = min(values), max(values)
+    if log:
+        return 10.0 ** math.floor(math.log10(lo)), 10.0 ** math.ceil(math.log10(hi) + 1e-9) * (10 if lo == hi else 1)
+    room = 0.05 * (hi - lo) or 0.5
+    return (lo - room if lo < 0 or lo > 0.5 * hi else 0.0), hi + room
