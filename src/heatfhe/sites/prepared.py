@@ -73,11 +73,14 @@ class Prepared(nn.Module):
         self.switch.guards = mode == "training" if guards is None else guards
         self.switch.bounds, self.switch.push = bounds, push
 
-    def adopt(self, calibration: Calibration, *, keep_logits: bool = False) -> None:
+    def adopt(
+        self, calibration: Calibration, *, keep_logits: bool = False, max_counts: Mapping[str, int] | None = None
+    ) -> None:
         """Take over a calibration's constants and counts, and start the halting logits on their ramp.
 
         The largest count of a family becomes one above its largest calibrated count where that is more. ``keep_logits``
-        keeps the distributions (a re-fit after training): the counts must then fit their supports.
+        keeps the distributions (a re-fit after training): the counts must then fit their supports. ``max_counts`` by
+        site are those of a saved table, which may be larger than the calibration asks for.
         """
         missing = {site.name for site in self.sites} - set(calibration.counts())
         if missing or set(calibration.activations) != {p.name for p in self.architecture.activations}:
@@ -86,7 +89,8 @@ class Prepared(nn.Module):
         if not keep_logits:
             tops = dict(self.config.max_counts)
             for site in self.sites:
-                tops[site.family] = max(tops.get(site.family, 0), calibration.counts()[site.name] + 1)
+                wanted = calibration.counts()[site.name] + 1 if max_counts is None else max_counts[site.name]
+                tops[site.family] = max(tops.get(site.family, 0), wanted)
             device = next(self.model.parameters()).device
             self.halting = HaltingTable(self.architecture.sites(tops), gamma=self.config.gamma).to(device)
             self._table[0] = self.halting

@@ -61,6 +61,6 @@ def _take(prepared: Prepared, body: dict[str, Any], path: Path, check_weights: b
     if check_weights and prepared.fingerprint() != body["fingerprint"]:
         raise ConfigError(f"{path}: belongs to other weights; load the checkpoint beside it")
     if body["calibration"] is not None:
-        prepared.adopt(Calibration.from_json(body["calibration"]))
+        prepared.adopt(Calibration.from_json(body["calibration"]), max_counts=body["max_counts"])
     prepared.halting.load(body["logits"])
     prepared.set_counts(body["counts"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A micro-batch step as one CUDA graph: forward, task and range loss, backward. The host issues one launch instead of thousands.
+"""A micro-batch step as one CUDA graph: forward, task and range loss, backward in one launch instead of thousands.
 
 Shapes, counts and constants do not change within a phase, so a step is captured once and replayed. What changes with
 every update (the prior, its targets, learning rates) stays outside: the iteration loss is a few small kernels.
@@ -22,7 +22,9 @@ WARM_UP = 3
 class CapturedStep:
     """Replays one micro-batch step. Gradients accumulate in the parameters' own buffers, which must not be replaced."""
 
-    def __init__(self, prepared: Prepared, teacher: nn.Module | None, phase: Phase, rows: Tensor, *, share: float, narrow: bool) -> None:
+    def __init__(
+        self, prepared: Prepared, teacher: nn.Module | None, phase: Phase, rows: Tensor, *, share: float, narrow: bool
+    ) -> None:
         self.rows = rows.clone()
         self._prepared, self._teacher, self._phase, self._share, self._narrow = prepared, teacher, phase, share, narrow
         self.parameters = [p for p in prepared.parameters() if p.requires_grad]

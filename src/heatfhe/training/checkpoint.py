@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +34,9 @@ log = logging.getLogger(__name__)
 class Position:
     """Where a run stands.
 
-    ``update`` counts within the phase, ``step`` over the whole run, ``rows`` the windows consumed; ``entered`` says that
-    the phase's own preparation (calibration, freezing) is done.
+    ``update`` counts within the phase, ``step`` over the whole run, ``rows`` the windows consumed; ``entered`` says
+    that the phase's own preparation (calibration, freezing) is done. ``validation`` is the last held-out loss, ``seed``
+    the iterations by family of the calibration that seeded phase two.
     """
 
     phase: str = "squeeze"
@@ -42,11 +46,13 @@ class Position:
     rows: int = 0
     step: int = 0
     entered: bool = False
+    validation: float | None = None
+    seed: dict[str, int] = field(default_factory=dict)
     targets: BackOff | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        plain = {k: getattr(self, k) for k in ("phase", "update", "micro_steps", "skipped", "rows", "step", "entered")}
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
         return plain | {"targets": None if self.targets is None else self.targets.as_json()}
 
     @classmethod
@@ -61,7 +67,9 @@ def machine() -> dict[str, Any]:
     return {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
 
 
-def save(folder: Path, prepared: Prepared, optimizer: Optimizer, position: Position, identity: Mapping[str, str]) -> None:
+def save(
+    folder: Path, prepared: Prepared, optimizer: Optimizer, position: Position, identity: Mapping[str, str]
+) -> None:
     """Write a checkpoint. A failure (a full disk, a kill) leaves the previous one in place."""
     try:
         with atomic_directory(folder) as partial:
@@ -82,7 +90,7 @@ def save(folder: Path, prepared: Prepared, optimizer: Optimizer, position: Posit
                 "files": {name: file_digest(partial / name) for name in (WEIGHTS, OPTIMIZER)},
             }
             write_json(partial / STATE, KIND, VERSION, body)
-    except OSError as err:
+    except (OSError, SafetensorError) as err:
         raise TrainingError(
             f"{folder}: the checkpoint could not be written ({err}); the previous one is intact. Free some space and "
             "start the same command again"
@@ -90,10 +98,11 @@ def save(folder: Path, prepared: Prepared, optimizer: Optimizer, position: Posit
 
 
 def load(folder: Path, prepared: Prepared, identity: Mapping[str, str]) -> tuple[Position, dict[str, Any]] | None:
-    """Restore weights, calibration, counts and logits, and return the position and the optimizer's state; None if absent.
+    """Restore weights, calibration, counts and logits; return the position and the optimizer's state, None if absent.
 
     Refuses a checkpoint of another model, recipe or text; warns when torch, threads or machine differ.
     """
+    _recover(folder)
     if not (folder / STATE).exists():
         return None
     body = read_json(folder / STATE, KIND, (VERSION,))
@@ -107,17 +116,30 @@ def load(folder: Path, prepared: Prepared, identity: Mapping[str, str]) -> tuple
         if not (folder / name).exists() or file_digest(folder / name) != digest:
             raise FileFormatError(f"{folder / name}: missing or altered; delete the run folder to start over")
     if body["machine"] != machine():
-        log.warning("resuming on %s what was begun on %s: results may differ in the last bits", machine(), body["machine"])
+        log.warning(
+            "resuming on %s what was begun on %s: results may differ in the last bits", machine(), body["machine"]
+        )
     try:
         weights, slots = load_file(folder / WEIGHTS), load_file(folder / OPTIMIZER)
     except SafetensorError as err:
         raise FileFormatError(f"{folder}: cannot be read ({err}); delete the run folder to start over") from err
     prepared.model.load_state_dict(weights, strict=False)
     if body["calibration"] is not None:
-        prepared.adopt(Calibration.from_json(body["calibration"]))
+        prepared.adopt(Calibration.from_json(body["calibration"]), max_counts=body["max_counts"])
         prepared.halting.load(body["logits"])
         prepared.set_counts(body["counts"])
     return Position.from_json(body["position"]), {"tensors": slots, "scalars": body["optimizer"]}
+
+
+def _recover(folder: Path) -> None:
+    """After a kill in the midst of a save: the old checkpoint back under its name, if the new one had not taken it."""
+    for spare in folder.parent.glob(f".{folder.name}.*.old"):
+        if not folder.exists():
+            with suppress(FileNotFoundError):  # another process of this run was quicker
+                os.replace(spare, folder)
+        shutil.rmtree(spare, ignore_errors=True)
+    for partial in folder.parent.glob(f".{folder.name}.*.partial"):
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -127,8 +149,9 @@ def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         for i, parameter in enumerate(group["params"]):
             key = f"{g}.{i}"
             if f"{key}.exp_avg" in tensors:
+                where = parameter.device if group["fused"] else None  # a fused step keeps its counter on the device
                 optimizer.state[parameter] = {
-                    "step": torch.tensor(float(state["scalars"][key])),
+                    "step": torch.tensor(float(state["scalars"][key]), device=where),
                     "exp_avg": tensors[f"{key}.exp_avg"].to(parameter.device).clone(),
                     "exp_avg_sq": tensors[f"{key}.exp_avg_sq"].to(parameter.device).clone(),
                 }

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to windows of tokens: files, JSON lines, Hugging Face datasets, or token arrays, packed to the context length.
 
-Every batch is a pure function of (seed, update), so a resumed run sees what an uninterrupted one would have seen.
+Every batch is a pure function of (seed, position), so a resumed run sees what an uninterrupted one would have seen.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatfhe.errors import DataError
+from heatfhe.errors import DataError, MissingExtraError
 
 END = "<|endoftext|>"
 Encode = Callable[[str], Sequence[int]]
@@ -61,15 +62,26 @@ def _json_text(path: Path, number: int, line: str) -> str:
 
 
 def _dataset_documents(name: str) -> Iterator[str]:
-    from datasets import load_dataset, load_from_disk  # an optional dependency, only for this kind of source
-
+    try:
+        from datasets import load_dataset, load_from_disk
+    except ModuleNotFoundError as err:
+        if err.name != "datasets":
+            raise
+        raise MissingExtraError("train", needed_by=f"the dataset {name}") from err
     name, _, split = name.partition(":")
-    loaded: Any = load_from_disk(name) if Path(name).is_dir() else load_dataset(name, split=split or "train")
+    split = split or "train"
+    saved = any((Path(name) / part).is_file() for part in ("dataset_info.json", "dataset_dict.json"))
+    try:
+        loaded: Any = load_from_disk(name) if saved else load_dataset(name, split=split)
+    except (OSError, ValueError) as err:
+        raise DataError(f"dataset {name}: cannot be loaded ({err}); give a folder, or a name within reach") from err
     if isinstance(loaded, dict):
-        loaded = loaded[split or "train"]
+        if split not in loaded:
+            raise DataError(f"dataset {name}: has no split {split!r}, only {', '.join(loaded)}; give hf:{name}:SPLIT")
+        loaded = loaded[split]
     for row in loaded:
-        if "text" not in row:
-            raise DataError(f"dataset {name}: rows have no field 'text', only {sorted(row)}")
+        if not isinstance(row.get("text"), str):
+            raise DataError(f"dataset {name}: rows have no string field 'text', only {', '.join(sorted(row))}")
         yield row["text"]
 
 
@@ -107,20 +119,24 @@ class Windows:
 
 def pack(documents: Iterable[str], encode: Encode, context: int, end: int, *, name: str = "the text") -> Windows:
     """Encode documents, put the end token before each, and cut the stream into windows of context + 1 tokens."""
-    stream: list[int] = []
+    stream = array("q")
     for document in documents:
         stream.append(end)
         stream.extend(encode(document))
     if len(stream) <= 1:
         raise DataError(f"{name} holds no text; give a file with at least {context + 1} tokens")
-    return cut(np.asarray(stream, dtype=np.int64), context, name=name)
+    return cut(np.frombuffer(stream, dtype=np.int64), context, name=name)
 
 
 def cut(stream: NDArray[Any], context: int, *, name: str = "the tokens") -> Windows:
     """Cut a stream of tokens (an array or a memory map) into windows that overlap by one token."""
+    if stream.ndim != 1 or not np.issubdtype(stream.dtype, np.integer):
+        raise DataError(f"{name}: expected one row of integer token ids, found {stream.dtype} of shape {stream.shape}")
     count = (len(stream) - 1) // context
     if count < 1:
-        raise DataError(f"{name} holds {len(stream)} tokens, a window needs {context + 1}; give more text or a shorter context")
+        raise DataError(
+            f"{name} holds {len(stream)} tokens, a window needs {context + 1}; give more text or a shorter context"
+        )
     used = np.asarray(stream[: count * context + 1], dtype=np.int64)
     rows = np.lib.stride_tricks.sliding_window_view(used, context + 1)[::context]
     return Windows(np.ascontiguousarray(rows))
@@ -130,7 +146,8 @@ def load_windows(source: str | Path, encode: Encode, context: int, end: int) -> 
     """Windows from any source: text, JSON lines, a dataset, or a .npy array of token ids (memory-mapped)."""
     if str(source).endswith(".npy"):
         try:
-            return cut(np.load(source, mmap_mode="r", allow_pickle=False), context, name=str(source))
-        except (OSError, ValueError) as err:
+            stream = np.load(source, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as err:
             raise DataError(f"{source}: not an array of token ids ({err})") from err
+        return cut(stream, context, name=str(source))
     return pack(read_documents(source), encode, context, end, name=str(source))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,41 +15,62 @@ from heatfhe.sites.switch import Tap
 NOISY = ("/z", "/root", "/scores", "/sum", "/sum2", "/inverse", "/in")
 
 
+# The site that reads a value: what a message names.
+READERS = {"z": "goldschmidt", "root": "newton", "scores": "init", "sum": "init", "sum2": "refine", "inverse": "refine"}
+
+
 @torch.no_grad()
 def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
-    """The first site in depth order whose input leaves its fitted domain, or is not finite, on these tokens, in words."""
-    calibration = prepared.calibration
+    """The first site in depth order whose input leaves its fitted domain, or is not finite, on these tokens."""
     found: list[str] = []
 
     def tap(name: str, value: Tensor) -> Tensor:
-        if found or calibration is None:
-            return value
-        owner, _, part = name.rpartition("/")
-        lo, hi = -float("inf"), float("inf")
-        if part == "z" and owner in calibration.norms:
-            lo, hi = calibration.norms[owner].fit.lo, calibration.norms[owner].fit.hi
-        elif part == "scores" and owner in calibration.softmaxes:
-            lo, hi = calibration.softmaxes[owner].fit.lo, calibration.softmaxes[owner].fit.hi
-            value = value.tril()  # masked entries are never read
-        elif part == "in" and owner in calibration.activations:
-            hi = calibration.activations[owner].fit.bound
-            lo = -hi
-        finite = bool(torch.isfinite(value).all())
-        worst_hi, worst_lo = float(value.max()), float(value.min())
-        if not finite:
-            found.append(f"{name}: holds non-finite values")
-        elif worst_hi > hi or worst_lo < lo:
-            worst = worst_hi if worst_hi > hi else worst_lo
-            found.append(f"{name}: input {worst:.4g} lies outside its domain [{lo:.4g}, {hi:.4g}]")
+        if not found:
+            owner, _, part = name.rpartition("/")
+            site = f"{owner}/{READERS[part]}" if part in READERS else owner if part == "in" else name
+            lo, hi = _domain(prepared, owner, part)
+            inputs = _as_compared(part, value)
+            least, most = float(inputs.min()), float(inputs.max())
+            if not bool(torch.isfinite(inputs).all()):
+                found.append(f"{site}: its input holds values that are not finite")
+            elif most > hi or least < lo:
+                worst = most if most > hi else least
+                found.append(f"{site}: input {worst:.4g} lies outside its domain [{lo:.4g}, {hi:.4g}]")
         return value
 
     with prepared.tapped(tap):
         prepared(tokens)
-    return found[0] if found else "no site left its domain; the loss itself is not finite"
+    return found[0] if found else "no site left its domain; the loss itself went astray"
+
+
+def _domain(prepared: Prepared, owner: str, part: str) -> tuple[float, float]:
+    """Where a value may lie: sums of a softmax row, as means, have no lower end (a smaller one converges)."""
+    known = prepared.calibration
+    if known is not None and part == "z" and owner in known.norms:
+        return known.norms[owner].fit.lo, known.norms[owner].fit.hi
+    if known is not None and owner in known.softmaxes:
+        fit = known.softmaxes[owner].fit
+        if part == "scores":
+            return fit.lo, fit.hi
+        if part in ("sum", "sum2"):
+            return -math.inf, fit.init.hi if part == "sum" or fit.refine is None else fit.refine.hi
+    if known is not None and part == "in" and owner in known.activations:
+        bound = known.activations[owner].fit.bound
+        return -bound, bound
+    return -math.inf, math.inf
+
+
+def _as_compared(part: str, value: Tensor) -> Tensor:
+    """Scores without the masked ones, which are never read; sums over their row's length."""
+    if part == "scores":
+        return value.tril()
+    if part in ("sum", "sum2"):
+        return value / torch.arange(1, value.shape[-2] + 1, device=value.device)[:, None]
+    return value
 
 
 def noise_tap(sigma: float, seed: int, step: int) -> Tap:
-    """A tap that adds independent Gaussian noise at every solver's input and output; the same for equal (seed, step)."""
+    """A tap that adds Gaussian noise at every solver's input and output; the same for equal (seed, step)."""
     generators: dict[torch.device, torch.Generator] = {}
 
     def tap(name: str, value: Tensor) -> Tensor:

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from heatfhe.errors import TrainingError
+from heatfhe.files import atomic_write
 from heatfhe.sites import Prepared
 
 
@@ -24,17 +27,25 @@ class Journal:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             _truncate(self._path, after)
             if tensorboard:
-                self._writer = _tensorboard(self._path.parent / "tensorboard")
+                self._writer = _tensorboard(self._path.parent / "tensorboard", purge_step=after + 1)
 
     def write(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
-        """One line: kind (update, validation, distributions, ...), the update counted over all phases, and facts."""
+        """One line: kind (update, validation, distributions, ...), the update counted over all phases, and facts.
+
+        A number that is not finite becomes null.
+        """
         if self._path is None:
             return
-        with self._path.open("a") as f:
-            f.write(json.dumps({"kind": kind, "step": step, **facts}) + "\n")
+        try:
+            with self._path.open("a") as f:
+                f.write(_line({"kind": kind, "step": step, **{k: _finite(v) for k, v in facts.items()}}))
+        except OSError as err:
+            raise TrainingError(
+                f"{self._path}: cannot be written ({err}); free some space, start the same again"
+            ) from err
         if self._writer is not None:
             for name, value in facts.items():
-                if isinstance(value, (int, float)):
+                if isinstance(value, (int, float)) and math.isfinite(value):
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def distributions(self, step: int, prepared: Prepared) -> None:
@@ -61,15 +72,23 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def _truncate(path: Path, after: int) -> None:
-    if not path.exists():
-        return
-    kept = [line for line in read_log(path.parent) if line["step"] <= after] if after else []
-    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    if path.exists():
+        kept = [line for line in read_log(path.parent) if line["step"] <= after] if after else []
+        with atomic_write(path) as f:
+            f.write("".join(map(_line, kept)).encode())
 
 
-def _tensorboard(folder: Path) -> Any:
+def _line(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _tensorboard(folder: Path, *, purge_step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:  # tensorboard is an optional part of the train extra
         return None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=purge_step)

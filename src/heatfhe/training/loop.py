@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from heatfhe.training.journal import Journal
 from heatfhe.training.losses import Terms, iteration_loss, losses, task_loss
 from heatfhe.training.recipe import Phase, Recipe
 
-PATIENCE_FOR_NON_FINITE = 20  # updates in a row without a usable gradient before a run gives up
+PATIENCE_FOR_COLLAPSE = 20  # updates in a row without a usable gradient, or worse than guessing, before a run gives up
 
 
 @dataclass
@@ -45,8 +47,6 @@ class Run:
     reporter: Reporter = SILENT
     stop: Callable[[], bool] = bool
     optimizer: Optimizer | None = None
-    last_validation: float = float("nan")
-    history: list[float] = field(default_factory=list)
 
     @property
     def is_main(self) -> bool:
@@ -58,6 +58,13 @@ class Run:
         if self.folder is not None and self.optimizer is not None and self.is_main:
             checkpoint.save(self.folder / "checkpoint", self.prepared, self.optimizer, self.position, self.identity)
 
+    def asked_to_stop(self) -> bool:
+        """Whether any process was asked to stop: all of them stop after the same update."""
+        asked = self.stop()
+        if self.accelerator.num_processes > 1:
+            asked = bool(self.accelerator.reduce(torch.tensor(float(asked), device=self.accelerator.device), "sum") > 0)
+        return asked
+
 
 class Stopped(Exception):
     """The run was asked to stop and has written its checkpoint."""
@@ -67,7 +74,7 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
     """Run a phase from the position on; ``resumed`` is the optimizer's state from a checkpoint of this phase."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
     configure(prepared, phase, recipe)
-    run.optimizer = make_optimizer(prepared, phase, recipe, run.optimizer)
+    run.optimizer = make_optimizer(prepared, phase, recipe)
     if resumed is not None:
         checkpoint.restore_optimizer(run.optimizer, resumed)
     optimizer = run.optimizer
@@ -79,7 +86,7 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
     else:
         forward = run.accelerator.prepare(prepared)
     bad = 0
-    run.reporter.start(name, phase.updates)
+    run.reporter.start(name, phase.updates - position.update)
     while position.update < phase.updates:
         began = time.monotonic()
         for group in optimizer.param_groups:
@@ -90,29 +97,39 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
         else:
             assert forward is not None
             mean = _accumulate(run, forward, phase, micro, lambda_iter)
-        finite = _apply(run, optimizer, recipe, mean)
-        bad = 0 if finite else bad + 1
-        if bad >= PATIENCE_FOR_NON_FINITE:
-            rows = run.windows.batch(recipe.seed, position.rows, 1).to(run.accelerator.device)
-            raise TrainingError(
-                f"{name}: {bad} updates in a row had no finite gradient. First to leave its domain: "
-                f"{first_to_leave(prepared, rows[:, :-1])}. Lower lambda_iter or the learning rate, or raise lambda_range"
-            )
+        finite = _apply(run, optimizer, mean)
         position.update += 1
         position.step += 1
         _report(run, name, phase, mean, finite, time.monotonic() - began)
+        bad = bad + 1 if not finite or mean["task"] > _useless(prepared) else 0
+        if bad >= PATIENCE_FOR_COLLAPSE:
+            raise TrainingError(_collapse(run, name, bad))
         ended = position.update == phase.updates
         if run.held_out is not None and (position.update % recipe.validate_every == 0 or ended):
-            run.last_validation = validate(run, phase)
+            position.validation = validate(run, phase)
             if run.is_main:
-                facts = {"phase": name, "loss": run.last_validation, "iterations": _iterations(run, phase)}
+                facts = {"phase": name, "loss": position.validation, "iterations": _iterations(run, phase)}
                 run.journal.write("validation", position.step, facts)
         if position.update % recipe.checkpoint_every == 0 and not ended:
             run.save()
-        if run.stop():
+        if run.asked_to_stop():
             run.save()
             raise Stopped
     run.reporter.done(name)
+
+
+def _useless(prepared: Prepared) -> float:
+    """A loss per token that no working model has: twice that of guessing every token alike."""
+    return 2.0 * math.log(prepared.architecture.vocabulary)
+
+
+def _collapse(run: Run, name: str, bad: int) -> str:
+    rows = run.windows.batch(run.recipe.seed, max(0, run.position.rows - 1), 1).to(run.accelerator.device)
+    return (
+        f"{name}: the run has collapsed: {bad} updates in a row had no finite gradient, or a loss over "
+        f"{_useless(run.prepared):.3g}. First to leave its domain: {first_to_leave(run.prepared, rows[:, :-1])}. "
+        "Lower lambda_iter or the learning rate, or raise lambda_range"
+    )
 
 
 def configure(prepared: Prepared, phase: Phase, recipe: Recipe) -> None:
@@ -144,8 +161,12 @@ def _variance_bound(prepared: Prepared, recipe: Recipe) -> float:
     return max([recipe.variance_bound, *(c.observed.hi / c.width for c in prepared.calibration.norms.values())])
 
 
-def make_optimizer(prepared: Prepared, phase: Phase, recipe: Recipe, previous: Optimizer | None) -> Optimizer:
-    """AdamW over what learns in this phase; the weights' moments go on from the phase before."""
+def make_optimizer(prepared: Prepared, phase: Phase, recipe: Recipe) -> Optimizer:
+    """AdamW over what learns in this phase, with fresh moments.
+
+    Those of a phase before would belong to another loss: after a squeeze its second moments are so small that the first
+    text gradients make steps many times the learning rate (seen to blow up a GPT-2 within ten updates).
+    """
     groups = []
     if recipe.train_weights:
         weights = [p for p in prepared.weights() if p.requires_grad]
@@ -156,14 +177,11 @@ def make_optimizer(prepared: Prepared, phase: Phase, recipe: Recipe, previous: O
     if logits:
         groups.append({"params": logits, "weight_decay": 0.0, "name": "logits"})
     if not groups:
-        raise ConfigError(f"{recipe.name}: nothing learns in a phase with frozen weights and fixed counts; leave it out")
+        raise ConfigError(
+            f"{recipe.name}: nothing learns in a phase with frozen weights and fixed counts; leave it out"
+        )
     fused = all(p.is_cuda for g in groups for p in g["params"])  # type: ignore[attr-defined]
     optimizer = AdamW(groups, lr=phase.lr, betas=recipe.betas, eps=recipe.eps, fused=fused)
-    if previous is not None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in previous.state and group["name"] != "logits":
-                    optimizer.state[parameter] = previous.state[parameter]
     return optimizer
 
 
@@ -172,7 +190,9 @@ def _micro_batches(run: Run, phase: Phase) -> tuple[int, int]:
     windows = phase.tokens_per_update // run.recipe.context
     processes = run.accelerator.num_processes
     if windows % processes:
-        raise ConfigError(f"{windows} windows per update do not split over {processes} processes; change tokens_per_update")
+        raise ConfigError(
+            f"{windows} windows per update do not split over {processes} processes; change tokens_per_update"
+        )
     own = windows // processes
     size = max(1, min(own, run.recipe.micro_tokens // run.recipe.context))
     while own % size:
@@ -180,7 +200,9 @@ def _micro_batches(run: Run, phase: Phase) -> tuple[int, int]:
     return own // size, size
 
 
-def _accumulate(run: Run, forward: nn.Module, phase: Phase, micro: tuple[int, int], lambda_iter: float) -> dict[str, float]:
+def _accumulate(
+    run: Run, forward: nn.Module, phase: Phase, micro: tuple[int, int], lambda_iter: float
+) -> dict[str, float]:
     """Forward and backward over one update's micro-batches; returns the mean of every loss term."""
     recipe, prepared, position, accelerator = run.recipe, run.prepared, run.position, run.accelerator
     count, size = micro
@@ -194,9 +216,10 @@ def _accumulate(run: Run, forward: nn.Module, phase: Phase, micro: tuple[int, in
     sums = torch.zeros(3, device=accelerator.device, dtype=torch.float64)
     for i in range(count):
         part = rows[i * size : (i + 1) * size]
-        tap = noise_tap(recipe.noise, recipe.seed, position.micro_steps) if recipe.noise and phase.halting != "none" else None
-        with prepared.tapped(tap) if tap is not None else _nothing(), _synced(accelerator, forward, i == count - 1):
-            terms: Terms = losses(forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update)
+        with _noise(run, phase), _synced(accelerator, forward, i == count - 1):
+            terms: Terms = losses(
+                forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update
+            )
             accelerator.backward(terms.total(phase, lambda_iter) / count)
         with torch.no_grad():
             sums += torch.stack([terms.task, terms.iterations, terms.range]).double() / count
@@ -238,21 +261,20 @@ def _replay(run: Run, step: CapturedStep, phase: Phase, micro: tuple[int, int], 
     return {"task": task, "iter": divergence, "range": excess}
 
 
-def _apply(run: Run, optimizer: Optimizer, recipe: Recipe, mean: dict[str, float]) -> bool:
+def _apply(run: Run, optimizer: Optimizer, mean: dict[str, float]) -> bool:
     """Clip and step; a batch without a finite loss and gradient is counted and leaves everything as it was."""
-    finite = all(torch.isfinite(torch.tensor(v)) for v in mean.values())
-    for group in optimizer.param_groups:
-        norm = torch.nn.utils.clip_grad_norm_(group["params"], recipe.clip) if group["name"] == "logits" else None
-        finite = finite and (norm is None or bool(torch.isfinite(norm)))
-    weights = [p for g in optimizer.param_groups if g["name"] != "logits" for p in g["params"]]
-    if weights:
-        finite = finite and bool(torch.isfinite(run.accelerator.clip_grad_norm_(weights, recipe.clip)))
-    if not finite:
+    finite = all(math.isfinite(v) for v in mean.values())
+    groups = {group["name"]: group["params"] for group in optimizer.param_groups}
+    logits, weights = groups.pop("logits", []), [p for params in groups.values() for p in params]
+    for parameters in (logits, weights):
+        if parameters:
+            norm = run.accelerator.clip_grad_norm_(parameters, run.recipe.clip)
+            finite = finite and bool(torch.isfinite(norm))
+    if finite:
+        optimizer.step()
+    else:
         run.position.skipped += 1
-        optimizer.zero_grad(set_to_none=not weights or not weights[0].is_cuda)
-        return False
-    optimizer.step()
-    return True
+    return finite
 
 
 @torch.no_grad()
@@ -281,32 +303,36 @@ def _iterations(run: Run, phase: Phase) -> int:
 
 
 def _report(run: Run, name: str, phase: Phase, mean: dict[str, float], finite: bool, seconds: float) -> None:
-    run.history.append(mean["task"])
     if not run.is_main:
         return
     position = run.position
     iterations = _iterations(run, phase)
     facts = {"phase": name, **mean, "iterations": iterations, "lr": phase.rate(position.update - 1)}
-    facts |= {"tokens_per_second": phase.tokens_per_update / max(seconds, 1e-9), "skipped": position.skipped, "finite": finite}
+    facts |= {
+        "tokens_per_second": phase.tokens_per_update / max(seconds, 1e-9),
+        "skipped": position.skipped,
+        "finite": finite,
+    }
     run.journal.write("update", position.step, facts)
     if phase.halting == "soft" and (position.update % 10 == 0 or position.update == phase.updates):
         run.journal.distributions(position.step, run.prepared)
     run.reporter.advance(
         name,
         loss=mean["task"],
-        validation=run.last_validation,
+        validation=math.nan if position.validation is None else position.validation,
         iterations=iterations,
         tokens_per_s=round(phase.tokens_per_update / max(seconds, 1e-9)),
     )
 
 
-class _nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
+def _noise(run: Run, phase: Phase) -> AbstractContextManager[None]:
+    """The recipe's noise for this micro-batch, other on every process."""
+    if not run.recipe.noise or phase.halting == "none":
+        return nullcontext()
+    accelerator = run.accelerator
+    step = run.position.micro_steps * accelerator.num_processes + accelerator.process_index
+    return run.prepared.tapped(noise_tap(run.recipe.noise, run.recipe.seed, step))
 
 
 def _synced(accelerator: Any, forward: nn.Module, last: bool) -> Any:
-    return _nothing() if last or accelerator.num_processes == 1 else accelerator.no_sync(forward)
+    return nullcontext() if last or accelerator.num_processes == 1 else accelerator.no_sync(forward)

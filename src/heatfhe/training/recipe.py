@@ -10,6 +10,11 @@ from typing import Any, Literal
 from heatfhe.errors import ConfigError
 from heatfhe.files import json_digest
 
+HALTING = ("none", "soft", "hard")
+SOLVERS = ("plain", "relaxed")
+COUNTS = ("learned", "calibrated", "fixed")
+PRECISIONS = ("bf16", "float32")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
@@ -25,6 +30,7 @@ class Phase:
     ``score_bound``       squeeze bound on |score|.
     ``halting``           ``none`` (exact nonlinearities), ``soft`` (expected solvers) or ``hard`` (fixed counts).
     ``distil``            learn from the parent's own predictions instead of the text.
+    ``warm_up``           updates over which the weights' learning rate rises from zero (ours; the paper gives none).
     """
 
     updates: int
@@ -37,19 +43,27 @@ class Phase:
     score_bound: float = 14.0
     halting: Literal["none", "soft", "hard"] = "none"
     distil: bool = False
+    warm_up: int = 0
 
     def __post_init__(self) -> None:
         if self.updates < 0 or self.tokens_per_update < 1:
-            raise ConfigError(f"a phase needs updates >= 0 and tokens_per_update >= 1, got {self.updates} and {self.tokens_per_update}")
+            raise ConfigError(
+                f"a phase needs updates >= 0 and tokens_per_update >= 1, got {self.updates}, {self.tokens_per_update}"
+            )
         for name in ("lr", "final_lr", "logit_lr", "lambda_range", "lambda_iter"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"a phase's {name} must be a number of at least 0, got {value!r}")
+        if not self.score_bound > 0:
+            raise ConfigError(f"a phase's score_bound must be above 0, got {self.score_bound!r}")
+        if self.halting not in HALTING:
+            raise ConfigError(f"unknown halting {self.halting!r}; have: {', '.join(HALTING)}")
 
     def rate(self, update: int) -> float:
         """The weights' learning rate at an update of this phase."""
         share = update / max(1, self.updates)
-        return self.final_lr + 0.5 * (self.lr - self.final_lr) * (1 + math.cos(math.pi * share))
+        rise = min(1.0, (update + 1) / (self.warm_up + 1))
+        return rise * (self.final_lr + 0.5 * (self.lr - self.final_lr) * (1 + math.cos(math.pi * share)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +80,8 @@ class Recipe:
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
     ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
-    ``delta_2``           the softmax's second factor in phases two and three: one refinement pass (None: calibration's).
+    ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
+                          calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
     ``train_weights``     False freezes them: the depth-only ablation.
     ``counts``            ``learned``; ``calibrated`` keeps the calibration's; ``fixed`` scales them by ``fixed_share``.
@@ -81,10 +96,12 @@ class Recipe:
     name: str = "gpt2-small"
     context: int = 1024
     squeeze: Phase = Phase(
-        updates=500, tokens_per_update=32768, lr=1e-4, final_lr=1e-4, lambda_range=3e-2, score_bound=10.0, distil=True
+        updates=500, tokens_per_update=32768, lr=1e-4, final_lr=1e-4, lambda_range=3e-2, score_bound=10.0, distil=True,
+        warm_up=20,
     )
     heat: Phase = Phase(
-        updates=3500, tokens_per_update=4096, lr=2.5e-4, final_lr=3e-5, logit_lr=2e-3, lambda_iter=0.6, halting="soft"
+        updates=3500, tokens_per_update=4096, lr=2.5e-4, final_lr=3e-5, logit_lr=2e-3, lambda_iter=0.6, halting="soft",
+        warm_up=100,
     )
     cooldown: Phase = Phase(updates=1000, tokens_per_update=4096, lr=3e-5, final_lr=3e-5, halting="hard")
     iter_ramp: int = 500
@@ -121,14 +138,39 @@ class Recipe:
         if self.context < 2:
             raise ConfigError(f"a recipe's context must be at least 2 tokens, got {self.context}")
         if self.micro_tokens < self.context:
-            raise ConfigError(f"micro_tokens {self.micro_tokens} holds no whole window of {self.context}; raise it or shorten the context")
+            raise ConfigError(f"micro_tokens {self.micro_tokens} holds no whole window of {self.context}; raise it")
         if not (0 < self.prior_start < 1 and 0 < self.prior_end < 1):
             raise ConfigError(f"the prior's p runs between 0 and 1, got {self.prior_start} to {self.prior_end}")
-        if self.noise < 0 or self.push < 0 or not 0 < self.fixed_share <= 1:
-            raise ConfigError("noise and push must be at least 0, fixed_share in (0, 1]")
+        if not (self.noise >= 0 and self.push >= 0 and 0 < self.fixed_share <= 1):
+            raise ConfigError(
+                "noise and push must be at least 0 and fixed_share in (0, 1], "
+                f"got {self.noise}, {self.push} and {self.fixed_share}"
+            )
+        if not (0 < self.tolerance < 1 and self.clip > 0):
+            raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
+        for name, known in (("solver", SOLVERS), ("counts", COUNTS), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"unknown {name} {getattr(self, name)!r}; have: {', '.join(known)}")
+        for name in ("patience", "calibration_windows", "validate_every", "validate_batches", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"a recipe's {name} must be at least 1, got {getattr(self, name)}")
+        self._check_phases()
+
+    def _check_phases(self) -> None:
         for phase in (self.squeeze, self.heat, self.cooldown):
             if phase.updates and phase.tokens_per_update % self.context:
-                raise ConfigError(f"tokens_per_update {phase.tokens_per_update} is not a multiple of the context {self.context}")
+                raise ConfigError(
+                    f"tokens_per_update {phase.tokens_per_update} is not a multiple of the context {self.context}"
+                )
+        if self.squeeze.updates and self.squeeze.halting != "none":
+            raise ConfigError("the squeeze comes before any calibration: its halting must be none")
+        if self.cooldown.updates and self.cooldown.halting == "soft":
+            raise ConfigError("the cooldown runs on frozen counts: its halting must be hard or none")
+        calibrated = self.heat.updates and self.heat.halting != "none"
+        if self.cooldown.updates and self.cooldown.halting == "hard" and not calibrated:
+            raise ConfigError("a cooldown on hard counts follows a phase that found them; leave it out too")
+        if not self.train_weights and (self.squeeze.updates or self.cooldown.updates or self.heat.halting != "soft"):
+            raise ConfigError("with frozen weights only a soft phase two learns anything; set the others' updates to 0")
 
     @property
     def phases(self) -> dict[str, Phase]:
@@ -158,9 +200,13 @@ class Recipe:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Recipe:
         """Inverse of as_json."""
-        parts = {k: Phase(**v) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v for k, v in body.items()}
         try:
-            return cls(**parts)
+            made: dict[str, Any] = dict(body)
+            for name, value in body.items():
+                made[name] = (
+                    Phase(**value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
+                )
+            return cls(**made)
         except TypeError as err:
             raise ConfigError(f"not a recipe: {err}") from err
 
@@ -177,7 +223,7 @@ class Recipe:
         def short(n: int) -> int:
             return max(1, round(n * share)) if n else 0
 
-        phases = {k: replace(p, updates=short(p.updates)) for k, p in self.phases.items()}
+        phases: dict[str, Any] = {k: replace(p, updates=short(p.updates), warm_up=short(p.warm_up)) for k, p in self.phases.items()}
         return replace(
             self, **phases, iter_ramp=short(self.iter_ramp), patience=short(self.patience), gap=short(self.gap),
             validate_every=short(self.validate_every), checkpoint_every=short(self.checkpoint_every),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,11 +14,12 @@ from typing import Any
 
 import torch
 
+from heatfhe.approx import InverseSqrtFit, SoftmaxFit
 from heatfhe.errors import ConfigError
 from heatfhe.halting import BackOff
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges import calibrate, refit
-from heatfhe.records import FAMILIES, Calibration
+from heatfhe.records import FAMILIES, Calibration, Domain, SoftmaxCalibration
 from heatfhe.sites import Prepared
 from heatfhe.training import checkpoint
 from heatfhe.training.checkpoint import Position
@@ -61,7 +63,7 @@ def train(
 ) -> Trained:
     """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
 
-    ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but such a calibration cannot be exported.
+    ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing can be exported.
 
     >>> trained = train(prepare(model), windows, recipe("default-model"), folder=Path("out/heat"))   # doctest: +SKIP
     >>> sum(trained.iterations.values())                                                             # doctest: +SKIP
@@ -72,6 +74,10 @@ def train(
     began = time.monotonic()
     identity = {"model": prepared.fingerprint(), "recipe": recipe.digest, "text": _digest(windows)}
     prepared.to(accelerator.device)
+    prepared.model.eval()  # no dropout: fine-tuning is short, and every update must be repeatable
+    learning = [(p, p.requires_grad) for p in prepared.weights()]
+    if not accelerator.is_main_process:
+        reporter = SILENT
     teacher = _teacher(prepared) if any(p.distil and p.updates for p in recipe.phases.values()) else None
     found = checkpoint.load(folder / "checkpoint", prepared, identity) if folder is not None else None
     position, resumed = found if found is not None else (Position(), None)
@@ -88,16 +94,18 @@ def train(
                 position.entered = True
             if phase.updates:
                 run_phase(run, position.phase, phase, resumed)
-            resumed = None
+                resumed = None
             position.phase, position.update, position.entered = ORDER[ORDER.index(position.phase) + 1], 0, False
             run.save()
+        calibration = _finish(run, argmax)
     finally:
         journal.close()
-    calibration = _finish(run, argmax)
+        for parameter, learns in learning:
+            parameter.requires_grad_(learns)
     return Trained(
         calibration=calibration,
-        seed_iterations=_seed_iterations(run),
-        validation=run.last_validation,
+        seed_iterations=dict(position.seed),
+        validation=math.nan if position.validation is None else position.validation,
         skipped=position.skipped,
         updates=position.step,
         seconds=time.monotonic() - began,
@@ -112,7 +120,9 @@ def _enter(run: Run, phase: str) -> None:
         if recipe.counts == "fixed":
             seed = seed.with_counts(fixed_counts(seed, recipe.fixed_share))
         prepared.adopt(seed)
-        run.journal.write("calibrated", position.step, {"iterations": seed.iterations(), "counts": seed.counts()})
+        position.seed = seed.iterations()
+        # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
+        run.journal.write("calibrated", position.step + 1, {"iterations": seed.iterations(), "counts": seed.counts()})
         position.targets = BackOff.start(prepared.sites, patience=recipe.patience, gap=recipe.gap)
     if phase == "cooldown" and prepared.calibration is not None:
         if recipe.heat.halting == "soft":
@@ -125,7 +135,9 @@ def _enter(run: Run, phase: str) -> None:
 def fixed_counts(calibration: Calibration, share: float) -> dict[str, int]:
     """Every calibrated count cut to a share of itself by hand, never below its floor: the artisan's baseline."""
     floors = {f.suffix: f.floor for f in FAMILIES.values()}
-    return {name: max(floors[name.rsplit("/", 1)[1]], round(count * share)) for name, count in calibration.counts().items()}
+    return {
+        name: max(floors[name.rsplit("/", 1)[1]], round(count * share)) for name, count in calibration.counts().items()
+    }
 
 
 def _sequences(run: Run) -> list[torch.Tensor]:
@@ -136,7 +148,14 @@ def _sequences(run: Run) -> list[torch.Tensor]:
 def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -> Calibration:
     r = run.recipe
     return calibrate(
-        run.prepared, _sequences(run), r.tolerance, r.rule, r.solver, reporter=run.reporter, delta_2=delta_2, argmax=argmax
+        run.prepared,
+        _sequences(run),
+        r.tolerance,
+        r.rule,
+        r.solver,
+        reporter=run.reporter,
+        delta_2=delta_2,
+        argmax=argmax,
     )
 
 
@@ -146,9 +165,9 @@ def _finish(run: Run, argmax: bool) -> Calibration:
     if recipe.counts == "calibrated" or prepared.calibration is None:
         calibration = _calibrated(run, argmax=argmax)
     else:
-        if recipe.heat.halting == "soft" and not recipe.cooldown.updates:
-            prepared.freeze()
-        calibration = merge(prepared.calibration, refit(prepared, _sequences(run), reporter=run.reporter, argmax=argmax))
+        calibration = merge(
+            prepared.calibration, refit(prepared, _sequences(run), reporter=run.reporter, argmax=argmax)
+        )
     calibration = replace(calibration, fingerprint=prepared.fingerprint())
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
     prepared.set_mode("deployed")
@@ -156,20 +175,29 @@ def _finish(run: Run, argmax: bool) -> Calibration:
 
 
 def merge(trained: Calibration, observed: Calibration) -> Calibration:
-    """Constants the weights were trained with, except where the final ranges have left their domain; trained counts.
+    """Constants the weights were trained with, except where the final ranges have left their domain; observed counts.
 
     A shallow solver's error is part of what the weights learned, and it depends on the domain it was fitted on: moving
     that domain without need would undo some of the training.
     """
     norms = {
-        n: c if c.fit.lo <= observed.norms[n].observed.lo and observed.norms[n].observed.hi <= c.fit.hi else observed.norms[n]
-        for n, c in trained.norms.items()
+        n: c if _covers(c.fit, observed.norms[n].observed) else observed.norms[n] for n, c in trained.norms.items()
     }
     rows = {
-        n: c if c.fit.lo <= observed.softmaxes[n].observed.lo and observed.softmaxes[n].observed.hi <= c.fit.hi else observed.softmaxes[n]
-        for n, c in trained.softmaxes.items()
+        n: c if _covers_rows(c, observed.softmaxes[n]) else observed.softmaxes[n] for n, c in trained.softmaxes.items()
     }
-    return replace(observed, norms=norms, softmaxes=rows).with_counts(trained.counts())
+    return replace(observed, norms=norms, softmaxes=rows).with_counts(observed.counts())
+
+
+def _covers(fit: InverseSqrtFit | SoftmaxFit, seen: Domain) -> bool:
+    return fit.lo <= seen.lo and seen.hi <= fit.hi
+
+
+def _covers_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> bool:
+    """Scores inside their window, and both reciprocals below the upper end of theirs (below it they converge)."""
+    fit = trained.fit
+    refined = fit.refine is None or seen.observed_refine is None or seen.observed_refine.hi <= fit.refine.hi
+    return _covers(fit, seen.observed) and seen.observed_init.hi <= fit.init.hi and refined
 
 
 def _teacher(prepared: Prepared) -> torch.nn.Module:
@@ -189,22 +217,18 @@ def _accelerator(recipe: Recipe) -> Any:
 
 def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
     if windows.context != recipe.context:
-        raise ConfigError(f"the windows hold {windows.context} tokens, the recipe's context is {recipe.context}; pack the text to it")
+        raise ConfigError(
+            f"the windows hold {windows.context} tokens, the recipe's context is {recipe.context}; pack the text to it"
+        )
     if recipe.context > prepared.architecture.context:
         raise ConfigError(f"the recipe's context {recipe.context} exceeds the model's {prepared.architecture.context}")
     top = int(windows.rows.max())
     if top >= prepared.architecture.vocabulary or int(windows.rows.min()) < 0:
-        raise ConfigError(f"token {top} lies outside the model's vocabulary of {prepared.architecture.vocabulary}; use its own tokenizer")
+        raise ConfigError(
+            f"token ids up to {top} do not fit the model's vocabulary of {prepared.architecture.vocabulary}; "
+            "use its own tokenizer"
+        )
 
 
 def _digest(windows: Windows) -> str:
     return hashlib.sha256(windows.rows.tobytes()).hexdigest()
-
-
-def _seed_iterations(run: Run) -> dict[str, int]:
-    if run.folder is None:
-        return {}
-    from heatfhe.training.journal import read_log
-
-    lines = [line for line in read_log(run.folder) if line["kind"] == "calibrated"]
-    return dict(lines[-1]["iterations"]) if lines else {}

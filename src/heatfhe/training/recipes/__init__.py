@@ -21,14 +21,25 @@ def default_model() -> Recipe:
     """The embedded default model on two CPU cores in under ten minutes.
 
     Against the paper: 90 / 480 / 120 updates instead of 500 / 3500 / 1000; the lambda_iter ramp over 60 updates
-    instead of 500; patience 4 micro-batch steps instead of 75, gap 8 updates instead of 150; logits learn at 3e-2 instead of 2e-3,
-    since they have a seventh of the updates to move in; calibrated on 48 windows instead of 128.
+    instead of 500; patience 4 micro-batch steps instead of 75, gap 8 updates instead of 150; logits learn at 3e-2
+    instead of 2e-3, since they have a seventh of the updates to move in; calibrated on 48 windows instead of 128.
     """
     return Recipe(
         name="default-model",
         context=128,
-        squeeze=Phase(updates=90, tokens_per_update=4096, lr=3e-4, final_lr=3e-4, lambda_range=3e-2, score_bound=6.0, distil=True),
-        heat=Phase(updates=480, tokens_per_update=2048, lr=5e-4, final_lr=5e-5, logit_lr=3e-2, lambda_iter=0.6, score_bound=8.0, halting="soft"),
+        squeeze=Phase(
+            updates=90, tokens_per_update=4096, lr=3e-4, final_lr=3e-4, lambda_range=3e-2, score_bound=6.0, distil=True
+        ),
+        heat=Phase(
+            updates=480,
+            tokens_per_update=2048,
+            lr=5e-4,
+            final_lr=5e-5,
+            logit_lr=3e-2,
+            lambda_iter=0.6,
+            score_bound=8.0,
+            halting="soft",
+        ),
         cooldown=Phase(updates=120, tokens_per_update=2048, lr=5e-5, final_lr=5e-5, score_bound=8.0, halting="hard"),
         iter_ramp=60,
         patience=4,
@@ -39,7 +50,7 @@ def default_model() -> Recipe:
         validate_every=60,
         validate_batches=4,
         checkpoint_every=60,
-    )  # fmt: skip
+    )
 
 
 def tiny() -> Recipe:
@@ -47,19 +58,23 @@ def tiny() -> Recipe:
     return Recipe(
         name="tiny",
         context=16,
-        squeeze=Phase(updates=6, tokens_per_update=128, lr=3e-4, final_lr=3e-4, lambda_range=3e-2, score_bound=10.0, distil=True),
-        heat=Phase(updates=12, tokens_per_update=128, lr=3e-4, final_lr=3e-5, logit_lr=5e-2, lambda_iter=0.6, halting="soft"),
+        squeeze=Phase(
+            updates=6, tokens_per_update=128, lr=3e-4, final_lr=3e-4, lambda_range=3e-2, score_bound=10.0, distil=True
+        ),
+        heat=Phase(
+            updates=24, tokens_per_update=128, lr=3e-4, final_lr=3e-5, logit_lr=0.5, lambda_iter=0.6, halting="soft"
+        ),
         cooldown=Phase(updates=4, tokens_per_update=128, lr=3e-5, final_lr=3e-5, halting="hard"),
         iter_ramp=4,
-        patience=2,
-        gap=2,
+        patience=1,
+        gap=1,
         calibration_windows=8,
         micro_tokens=128,
         precision="float32",
         validate_every=6,
         validate_batches=1,
         checkpoint_every=3,
-    )  # fmt: skip
+    )
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {"gpt2-small": gpt2_small, "default-model": default_model, "tiny": tiny}
@@ -77,11 +92,15 @@ def _heat(base: Recipe) -> Recipe:
 
 
 def _squeezed(base: Recipe) -> Recipe:
-    return replace(base, heat=replace(base.heat, updates=0), cooldown=replace(base.cooldown, updates=0), counts="calibrated")
+    return replace(
+        base, heat=replace(base.heat, updates=0), cooldown=replace(base.cooldown, updates=0), counts="calibrated"
+    )
 
 
 def _depth_only(base: Recipe) -> Recipe:
-    return replace(base, squeeze=replace(base.squeeze, updates=0), cooldown=replace(base.cooldown, updates=0), train_weights=False)
+    return replace(
+        base, squeeze=replace(base.squeeze, updates=0), cooldown=replace(base.cooldown, updates=0), train_weights=False
+    )
 
 
 def _fixed_counts(base: Recipe) -> Recipe:
