@@ -53,6 +53,11 @@ def test_a_magnitude_beyond_the_window() -> None:
     assert "down by 24.4" in message
 
 
+def test_a_magnitude_elsewhere_is_not_blamed() -> None:
+    with pytest.raises(PlanError, match="m2: spends 6 levels between two refreshes"):
+        place(chain(1, 1, 6, bound=1e5), params(4, window=4.0), table(work=False))
+
+
 def test_a_magnitude_within_reach_is_divided_before_at_the_price_of_a_level() -> None:
     placement = place(chain(3, 2, bound=100.0), params(4, window=4.0), table(work=False))
     (refresh,) = placement.refreshes

@@ -156,16 +156,35 @@ def _choices(
 
 def _undominated(model: Model, live: list[int], needs: Needs, prices: Prices) -> Index:
     """Rows that no other row makes superfluous, cheapest first."""
-    order = np.lexsort((needs.sum(axis=1, dtype=np.int32), prices))
+    order = _distinct(needs, prices)
+    order = order[np.lexsort((needs[order].sum(axis=1, dtype=np.int32), prices[order]))]
     mend = np.array([_mend(model, u) for u in live])
+    columns = np.ascontiguousarray(needs.T)
     kept: list[Index] = []
     while len(order):
         head, order = order[:BLOCK], order[BLOCK:]
-        beats = _beats(needs[head], prices[head], needs[head], prices[head], mend)
+        beats = _beats(columns[:, head], prices[head], columns[:, head], prices[head], mend)
         head = head[~np.triu(beats, 1).any(axis=0)]
-        order = order[~_beats(needs[head], prices[head], needs[order], prices[order], mend).any(axis=0)]
+        order = order[~_beats(columns[:, head], prices[head], columns[:, order], prices[order], mend).any(axis=0)]
         kept.append(head)
     return np.concatenate(kept)
+
+
+def _distinct(needs: Needs, prices: Prices) -> Index:
+    """The cheapest of every set of rows with the same needs."""
+    words = []
+    for first in range(0, needs.shape[1], 8):
+        word = np.zeros(len(prices), np.int64)
+        for column in needs.T[first : first + 8]:
+            word = word << 7 | column
+        words.append(word)
+    order: Index = np.lexsort((prices, *words))
+    fresh = np.ones(len(order), bool)
+    if len(order) > 1:
+        fresh[1:] = False
+        for word in words:
+            fresh[1:] |= word[order[1:]] != word[order[:-1]]
+    return order[fresh]
 
 
 def _mend(model: Model, u: int) -> float:
@@ -175,11 +194,14 @@ def _mend(model: Model, u: int) -> float:
 
 
 def _beats(by: Needs, by_prices: Prices, needs: Needs, prices: Prices, mend: Prices) -> NDArray[np.bool_]:
-    """Entry (i, j): row i of ``by`` makes row j of ``needs`` superfluous, given that i stands before j by price."""
-    asks = (by[:, None, :] > needs[None, :, :]).astype(np.float64)
-    paid = by_prices[:, None] + asks @ mend
-    asks_no_more = ~asks.any(axis=2)
-    return (paid < prices[None, :]) | (asks_no_more & (by_prices[:, None] <= prices[None, :]))
+    """Entry (i, j): column i of ``by`` makes column j of ``needs`` superfluous; i stands before j by price."""
+    paid = np.repeat(by_prices[:, None], len(prices), axis=1)
+    asks = np.zeros(paid.shape, bool)
+    for mine, theirs, price in zip(by, needs, mend):
+        more = mine[:, None] > theirs[None, :]
+        asks |= more
+        paid += more * price
+    return (paid < prices[None, :]) | (~asks & (by_prices[:, None] <= prices[None, :]))
 
 
 def _trace(steps: list[_Step], row: int) -> dict[int, Choice]:

@@ -136,28 +136,29 @@ class Model:
         for i, node in enumerate(self.graph.nodes):
             made = node.fixed if node.fixed is not None else min(top[u] - c for u, c in self.reads(i))
             if made < 0:
-                raise self._too_deep(i, f"spends {self._spent(i, top)} levels")
+                spent, passed = self._chain(i, top)
+                raise self._too_deep(i, f"spends {spent} levels", passed)
             high = max([made, *(o.after for o in self.options[i] if o.start <= made)])
             if high < self.graph.required.get(i, 0):
                 need = self.graph.required[i]
-                raise self._too_deep(i, f"must end at level {need} and cannot be above {high}")
+                raise self._too_deep(i, f"must end at level {need} and cannot be above {high}", [i])
             bottom.append(made)
             top.append(high)
         return bottom, top
 
-    def _spent(self, i: int, top: Sequence[int]) -> int:
-        """Levels from the last value before node i that can be at the top to node i's result."""
-        u, c = min(self.reads(i), key=lambda read: top[read[0]] - read[1])
-        spent = c
-        while not self.options[u] and self.graph.nodes[u].inputs:
-            reads = self.reads(u)
-            u, c = min(reads, key=lambda read: top[read[0]] - read[1])
+    def _chain(self, i: int, top: Sequence[int]) -> tuple[int, list[int]]:
+        """Levels from the last value before node i that may be refreshed to i's result, and the values in between."""
+        spent, passed = 0, []
+        u = i
+        while u == i or (not self.options[u] and self.graph.nodes[u].inputs):
+            u, c = min(self.reads(u), key=lambda read: top[read[0]] - read[1])
             spent += c
-        return spent
+            passed.append(u)
+        return spent, passed
 
-    def _too_deep(self, i: int, what: str) -> PlanError:
+    def _too_deep(self, i: int, what: str, passed: Sequence[int]) -> PlanError:
         node = self.graph.nodes[i]
-        large = [k for k in range(i + 1) if self.graph.nodes[k].refreshable and self.scale[k] <= 0]
+        large = [k for k in passed if self.graph.nodes[k].refreshable and self.scale[k] <= 0]
         if large:
             k = max(large, key=lambda k: self.graph.nodes[k].bound)
             culprit, reach = self.graph.nodes[k], self.params.window * MAX_DIVISOR
