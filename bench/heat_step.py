@@ -90,7 +90,7 @@ def main() -> None:
     phase = recipe.heat
     configure(prepared, phase, recipe)
     prepared.switch.push = recipe.push / (args.batch * args.context)
-    heat_optimizer = make_optimizer(prepared, phase, recipe, None)
+    heat_optimizer = make_optimizer(prepared, phase, recipe)
     for group in heat_optimizer.param_groups:
         group["lr"] = 1e-5
     targets = BackOff.start(prepared.sites)

@@ -52,7 +52,7 @@ class AttentionSite(nn.Module):
             raise ConfigError(f"{place.name}: a legacy cache or an encoder cannot be used here; pass use_cache=False")
         joined = switch.see(place.reads, self.c_attn(hidden_states))
         q, k, v = (self._split(part) for part in joined.chunk(3, dim=-1))
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get("past_key_values", kwargs.get("past_key_value"))  # the name depends on transformers' version
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
         if switch.tap is not None:
@@ -119,8 +119,8 @@ def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tens
         keep = torch.arange(columns, device=q.device)[None, :] <= position
         scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
         if switch.bounds is not None:
-            kept = torch.where(keep, scores, 0.0)
-            switch.penalise("score", kept, switch.bounds.score, scores.shape[0] * rows)
+            largest = torch.where(keep, scores, 0.0).abs().amax(dim=-1)
+            switch.penalise("score", largest, switch.bounds.score, largest.numel())
         scores = switch.see(f"{name}/scores", scores)
         if switch.mode == "exact":
             if switch.guards and switch.bounds is not None:
@@ -134,7 +134,7 @@ def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tens
 def _approximate(site: AttentionSite, scores: Tensor, keep: Tensor, row_length: Tensor) -> Tensor:
     fit, switch = site.fitted().fit, site.switch
     mask = keep.to(scores.dtype)
-    inside = torch.where(keep, switch.clamp(scores, fit.lo, fit.hi), fit.midpoint)
+    inside = switch.clamp(torch.where(keep, scores, fit.midpoint), fit.lo, fit.hi)  # no push on what is masked
     t = (inside - fit.midpoint) * (2.0 / fit.width)
     init, refine = site.solvers(row_length, scores)
     exponent = fit.width / (2.0 * fit.delta_2)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is our own CKKS as fast as OpenFHE? One run, same slots, same threads: bootstrap, rotation, products, start-up.
+
+    python bench/native_vs_openfhe.py [--log-n 12] [--threads 2] [--repeats 5] [--peer-python PATH]
+
+Each engine is measured in a process of its own, through the engine protocol, after its result is checked. OpenFHE's
+wheels load on few Python versions: --peer-python names an interpreter that has them. Without it: ``peer absent``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROWS = ("bootstrap", "bootstrap, period 16", "bootstrap of a pair", "rotation", "six rotations", "product", "plain product",
+        "linear map, 30 diagonals", "start-up")  # fmt: skip
+
+
+def measure(engine_name: str, log_n: int, threads: int, repeats: int) -> dict[str, Any]:
+    """Median seconds of each operation, and the bits a bootstrap keeps."""
+    begin = time.perf_counter()
+    from heatfhe.client import load_keyring
+    from heatfhe.engine import KeyRequest, LinearMap, MemoryKeys, Vector, load_engine
+    from heatfhe.planning.params import preset
+
+    params = preset(f"insecure-{engine_name}-{log_n}")
+    rotations = (1, 2, 3, 4, 5, 6, 12, 18, 24)
+    request = KeyRequest(params=params, rotations=rotations, bootstrap_periods=(16, params.slots))
+    ring: Any = load_keyring(engine_name)(request)
+    made = time.perf_counter()
+    if hasattr(ring, "process_keys"):
+        engine: Any = load_engine(engine_name)(request, ring.process_keys(), threads=threads)
+    else:
+        engine = load_engine(engine_name)(request, MemoryKeys(dict(ring.evaluation_keys())), threads=threads)
+    opened = time.perf_counter()
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, params.slots)
+    low, low16 = (engine.parse(ring.encrypt(v, level=0)) for v in (x, np.tile(x[:16], params.slots // 16)))
+    top = engine.parse(ring.encrypt(x, level=params.levels))
+    v = Vector("v", lambda: x)
+    vectors = {g: {b: Vector(f"m/{g}/{b}", lambda: x) for b in range(6)} for g in (0, 6, 12, 18, 24)}
+    linear = LinearMap("m", vectors)
+    work: dict[str, Callable[[], Any]] = {
+        "bootstrap": lambda: engine.bootstrap(low, period=params.slots, bound=1.0),
+        "bootstrap, period 16": lambda: engine.bootstrap(low16, period=16, bound=1.0),
+        "bootstrap of a pair": lambda: engine.bootstrap_pair(low, low, period=params.slots, bound=1.0),
+        "rotation": lambda: engine.rotate(top, 5),
+        "six rotations": lambda: engine.rotate_many(top, list(range(1, 7))),
+        "product": lambda: engine.multiply(top, top),
+        "plain product": lambda: engine.multiply_plain(top, v),
+        "linear map, 30 diagonals": lambda: engine.linear(top, linear),
+    }
+    error = ring.decrypt(engine.dump(work["bootstrap"]())) - x
+    out: dict[str, Any] = {
+        "bits": float(-np.log2(error.real.std())),
+        "worst_bits": float(-np.log2(np.abs(error).max())),
+        "levels": params.levels,
+        "seconds": {"start-up": made - begin, "keys": opened - made},
+        "spread": {},
+    }
+    wrong = np.abs(ring.decrypt(engine.dump(work["product"]())) - x * x).max()
+    if not (error.real.std() < 1e-4 and wrong < 1e-4):
+        raise SystemExit(f"{engine_name}: wrong results, nothing measured")
+    for name, run in work.items():
+        run()
+        times = []
+        for _ in range(repeats if "bootstrap" in name else 4 * repeats):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        out["seconds"][name] = statistics.median(times)
+        out["spread"][name] = 100 * (max(times) - min(times)) / statistics.median(times)
+    return out
+
+
+def in_process(python: str, engine: str, args: argparse.Namespace) -> dict[str, Any] | None:
+    """Measure one engine with one interpreter; None if it does not load there."""
+    command = [python, __file__, "--engine", engine, "--log-n", str(args.log_n)]
+    command += ["--threads", str(args.threads), "--repeats", str(args.repeats)]
+    source = str(Path(__file__).parent.parent / "src")
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": str(args.threads)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr[-2000:])
+        return None
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log-n", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.engine:
+        print(json.dumps(measure(args.engine, args.log_n, args.threads, args.repeats)))
+        return 0
+    ours = in_process(sys.executable, "native", args)
+    if ours is None:
+        return 1
+    peer = in_process(args.peer_python, "openfhe", args)
+    device = f"{args.threads} threads, {platform.machine()}, load {os.getloadavg()[0]:.1f}"
+    print(f"N=2^{args.log_n}, median of {args.repeats} (times 4 for the quick ones), {device}")
+    print(f"ours: {ours['levels']} levels left, {ours['bits']:.1f} bits (worst slot {ours['worst_bits']:.1f})")
+    if peer:
+        print(f"openfhe: {peer['levels']} levels left, {peer['bits']:.1f} bits (worst slot {peer['worst_bits']:.1f})")
+    for row in ROWS:
+        mine = ours["seconds"][row]
+        line = f"{row:<26} | ours {1e3 * mine:9.2f} ms"
+        if peer:
+            other = peer["seconds"][row]
+            line += f" | openfhe {1e3 * other:9.2f} ms | ours/peer {mine / other:.2f}"
+        else:
+            line += " | peer absent"
+        print(f"{line} | spread {ours['spread'].get(row, 0):.0f}%")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
