@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from heatfhe.assets import default_circuit
+from heatfhe.circuit import Circuit, one_hot
 from heatfhe.engine import ClearEngine, Decode, key_request
+from heatfhe.errors import FileFormatError
+from heatfhe.evaluation.drift import sample_windows
 from heatfhe.planning import plan
+from heatfhe.planning.params import preset
 from tests.planning.clear_run import clear_params, generate
 from tests.tiny import tiny_circuit
 
@@ -30,7 +37,7 @@ CASES = [
 @pytest.mark.parametrize(("shape", "slots", "placement"), CASES)
 def test_a_whole_generation_agrees(shape: dict[str, int], slots: int, placement: str) -> None:
     circuit = tiny_circuit(**shape)
-    made = plan(circuit, clear_params(slots), placement=placement)
+    made = plan(circuit, clear_params(slots), placement=placement, mlp="auto" if placement == "exact" else "A")
     prompt = [1, 4, 2]
     count = circuit.shape.context - len(prompt) + 1  # to the last position: tau passes t - 1 -> 0 wherever t < context
     expected = circuit.generate(prompt, count)
@@ -51,7 +58,7 @@ def test_windows_and_levels_lost_to_pairs_change_nothing(slots: int, window: flo
 
 def test_real_plaintexts_alone_give_the_same_answer() -> None:
     circuit = tiny_circuit()
-    made = plan(circuit, clear_params(64), halve=False, placement="greedy")
+    made = plan(circuit, clear_params(64), halve=False, placement="greedy", mlp="A")
     assert not any(s.kind in ("conjugate", "times_i") for p in made.programs.values() for s in p.steps)
     expected = circuit.generate([9], 5)
     run = generate(made, circuit, [9], 5)
@@ -79,7 +86,7 @@ def test_few_levels_are_enough_with_cuts_inside_polynomials() -> None:
 
 def test_logits_of_teacher_forced_windows_agree_as_a_batch() -> None:
     circuit = tiny_circuit()
-    made = plan(circuit, clear_params(64), programs=("logits",), placement="greedy")
+    made = plan(circuit, clear_params(64), programs=("logits",), placement="greedy", mlp="A")
     tokens = np.random.default_rng(3).integers(0, 64, size=(3, 16))
     engine = ClearEngine(made.params, request=key_request(made))
     decode = Decode(made, engine, made.source(circuit))
@@ -102,8 +109,6 @@ def test_a_one_hot_prompt_and_added_noise_follow_the_circuit() -> None:
     assert np.abs(made.packing.unpack_residual(x[0].slots) - circuit.folded.token[11]).max() < 1e-12
     noise = 0.3 * np.random.default_rng(5).standard_normal(64)
     row = decode.sample([engine.value(v) for v in made.packing.pack_vocabulary(noise)], x)
-    from heatfhe.circuit import one_hot
-
     expected = one_hot(circuit, circuit.run([11])[0] + noise)
     assert np.abs(made.packing.unpack_vocabulary([v.slots for v in row]) - expected).max() < 1e-8
 
@@ -118,11 +123,25 @@ def test_the_trace_depends_on_the_position_alone() -> None:
 
 
 def test_the_trace_does_not_depend_on_the_weights() -> None:
-    from dataclasses import replace
-
     circuit = tiny_circuit()
     moved = {k: (v if "ln" in k else (v * np.float32(0.97)).astype(v.dtype)) for k, v in circuit.weights.items()}
     other = replace(circuit, weights=moved)
     a, b = (plan(c, clear_params(64), placement="greedy") for c in (circuit, other))
     assert [s for p in a.programs.values() for s in p.steps] == [s for p in b.programs.values() for s in p.steps]
     assert generate(a, circuit, [1, 2], 3).trace == generate(b, other, [1, 2], 3, strict=False).trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["heat", "calibrated"])
+@pytest.mark.parametrize("params", ["insecure-openfhe-12", "insecure-native-12"])
+def test_the_default_model_agrees_over_a_generation_past_the_wrap(kind: str, params: str) -> None:
+    try:
+        circuit = Circuit.load(default_circuit(kind))
+    except FileFormatError as err:
+        pytest.skip(str(err))
+    made = plan(circuit, preset(params))
+    prompt = [int(t) for t in sample_windows(circuit, 1, 12, seed=3)[0]]
+    expected = circuit.generate(prompt, 30)
+    run = generate(made, circuit, prompt, 30)
+    assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
+    assert made.packing.t < 41  # so the cache wrapped

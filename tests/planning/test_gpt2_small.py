@@ -69,7 +69,7 @@ def test_the_fixtures_argmax_holds_its_leader() -> None:
 
 def test_operation_counts_are_no_worse_than_the_published_layout() -> None:
     circuit = gpt2_small("heat")
-    made = plan(circuit, preset("paper-16"), programs=("generate",), context=128)
+    made = plan(circuit, preset("paper-16"), programs=("generate",), context=128, mlp="A")
     found = tally(made, "generate", cost_table("paper-a100"))
     assert sum(t.plain_products for t in found.values()) <= 4352
     assert sum(t.masks for t in found.values()) <= 250
