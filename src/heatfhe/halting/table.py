@@ -42,10 +42,11 @@ class HaltingTable(nn.Module):
 
     def divergence(self, targets: Sequence[int], p: float, *, geometric_at_zero: bool = True) -> Tensor:
         """KL of every site's law from its prior, (sites,); targets count from each floor. Its mean is the loss."""
-        w = torch.as_tensor(targets, device=self.floors.device)
-        prior = log_prior(
-            w, self.floors, self.tops, p, width=self.width, geometric_at_zero=geometric_at_zero, dtype=torch.float64
-        ).to(self.logits)
+        # The prior is made on the CPU from plain numbers, so that a GPU is never waited for.
+        w = torch.tensor(list(targets))
+        floors, tops = (torch.tensor([getattr(s, k) for s in self.sites]) for k in ("floor", "max_count"))
+        prior = log_prior(w, floors, tops, p, width=self.width, geometric_at_zero=geometric_at_zero)
+        prior = prior.to(self.logits.dtype).to(self.logits.device, non_blocking=True)
         return kl(self.probabilities(), self.log_probabilities(), prior)
 
     def support(self, name: str) -> slice:
