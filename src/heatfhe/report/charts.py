@@ -18,6 +18,12 @@ FAMILY_WORDS = {
 }
 
 
+BY_POSITION = (
+    ("kl_by_position", "KL to its own clear run", "nats", True),
+    ("top1_by_position", "top-1 agreement", "share", False),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """A picture, its caption, its text alternative, and its data."""
@@ -32,7 +38,7 @@ class Figure:
 
 def iterations(circuits: Sequence[CircuitFacts]) -> Figure:
     """Iterations per token by family, circuits side by side."""
-    rows = [(FAMILY_WORDS[f], *(c.iterations()[f] for c in circuits)) for f in FAMILY_WORDS]
+    rows: list[tuple[Any, ...]] = [(FAMILY_WORDS[f], *(c.iterations()[f] for c in circuits)) for f in FAMILY_WORDS]
     totals = ("all", *(sum(c.iterations().values()) for c in circuits))
     top = max(1, *(v for row in rows for v in row[1:]))
     thick = 14
@@ -84,7 +90,7 @@ def depth_map(circuits: Sequence[CircuitFacts]) -> Figure:
     words = "Columns are sites from the first layer to the last; height is the count. " + "; ".join(
         f"{c.name} spends {c.levels} levels on iterations" for c in circuits
     )
-    every = [s for s in circuits[0].sites]
+    every = circuits[0].sites
     return Figure(
         key="depth-map",
         caption="Depth map: the count of every site, first layer to last",
@@ -116,7 +122,8 @@ def distributions(run: TrainingFacts, number_of_run: int) -> list[Figure]:
         d.text(30, 24, "count")
         d.bottom_axis(across, 190, "update")
         d.legend(["probability (darker is more)", "most likely count"], 70, 242)
-        words = f"{site} in {run.name}: most likely count {rows[0][2]} at update {rows[0][0]}, {rows[-1][2]} at {rows[-1][0]}"
+        (first, _, before), (last, _, after) = rows[0], rows[-1]
+        words = f"{site} in {run.name}: most likely count {before} at update {first}, {after} at {last}"
         key = f"distribution-{number_of_run}-{index}"
         out.append(
             Figure(
@@ -140,7 +147,8 @@ def training_curves(runs: Sequence[TrainingFacts]) -> list[Figure]:
         title = "Held-out loss over updates"
         svg = chart_lines("validation", title, words, loss, x_title="update", y_title="nats per token")
         rows = tuple((n, x, round(y, 4)) for n, xs, ys in loss for x, y in zip(xs, ys))
-        out.append(Figure(key="validation", caption=title, words=words, svg=svg, headers=("run", "update", "loss"), rows=rows))
+        headers = ("run", "update", "loss")
+        out.append(Figure(key="validation", caption=title, words=words, svg=svg, headers=headers, rows=rows))
     counts = []
     for r in runs:
         rows_ = [(u["step"], u["iterations"]) for u in r.updates if u.get("phase") != "squeeze" and u.get("iterations")]
@@ -219,7 +227,8 @@ def latency(plans: Sequence[PlanFacts]) -> Figure:
         f"{number(sum(t.bootstrap_seconds for t in p.operators))} in bootstraps"
         for p in plans
     )
-    caption = f"Predicted price of a token by operator, bootstraps hatched ({plans[0].prices.name}: {plans[0].prices.hardware})"
+    prices = plans[0].prices
+    caption = f"Predicted price of a token by operator, bootstraps hatched ({prices.name}: {prices.hardware})"
     return Figure(
         key="latency",
         caption=caption,
@@ -233,8 +242,7 @@ def latency(plans: Sequence[PlanFacts]) -> Figure:
 def by_position(key: str, what: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> list[Figure]:
     """KL and top-1 by position of evaluations or drifts."""
     out = []
-    spec = (("kl_by_position", "KL to its own clear run", "nats", True), ("top1_by_position", "top-1 agreement", "share", False))
-    for field, title, unit, log in spec:
+    for field, title, unit, log in BY_POSITION:
         series = []
         for name, fidelity in rows:
             values = [float("nan") if v is None else float(v) for v in fidelity.get(field) or []]
@@ -242,13 +250,11 @@ def by_position(key: str, what: str, rows: Sequence[tuple[str, dict[str, Any]]])
                 series.append((name, [float(i) for i in range(len(values))], values))
         if not series:
             continue
-        words = "; ".join(f"{n}: {number(ys[0])} at the first position, {number(ys[-1])} at the last" for n, _, ys in series)
+        words = "; ".join(f"{n}: {number(ys[0])} first, {number(ys[-1])} last" for n, _, ys in series)
         name_of = f"{key}-{field.partition('_')[0]}"
         caption = f"{what}: {title} by position"
         scale = None if log else (0.0, 1.0)
-        picture = chart_lines(
-            name_of, caption, words, series, x_title="position", y_title=unit, log=log, y_range=scale
-        )
+        picture = chart_lines(name_of, caption, words, series, x_title="position", y_title=unit, log=log, y_range=scale)
         count = max(len(ys) for _, _, ys in series)
         table = tuple((i, *(ys[i] if i < len(ys) else "" for _, _, ys in series)) for i in range(count))
         headers = ("position", *(n for n, _, _ in series))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from heatfhe.files import atomic_write
 from heatfhe.report.charts import FAMILY_WORDS
 from heatfhe.report.gather import CircuitFacts, Material, TrainingFacts, telling_sites
 
-SUFFIX = {"norm_goldschmidt": "goldschmidt", "norm_newton": "newton", "softmax_init": "init", "softmax_refine": "refine"}
+SUFFIX = {
+    "norm_goldschmidt": "goldschmidt",
+    "norm_newton": "newton",
+    "softmax_init": "init",
+    "softmax_refine": "refine",
+}
 
 
 def draw_figures(found: Material, folder: Path) -> list[Path]:
@@ -37,13 +43,13 @@ def draw_figures(found: Material, folder: Path) -> list[Path]:
 
     for run in found.trainings:
         for site in telling_sites(run):
-            save(f"{run.name}-distribution-{site.replace('/', '-')}.png", lambda f, r=run, s=site: _distribution(f, r, s))
+            save(f"{run.name}-distribution-{site.replace('/', '-')}.png", partial(_distribution, run=run, site=site))
         if run.distributions:
-            save(f"{run.name}-counts-per-layer.png", lambda f, r=run: _per_layer(f, r), (8.0, 6.0))
+            save(f"{run.name}-counts-per-layer.png", partial(_per_layer, run=run), (8.0, 6.0))
         if run.validations:
-            save(f"{run.name}-validation.png", lambda f, r=run: _validation(f, r))
+            save(f"{run.name}-validation.png", partial(_validation, run=run))
     if found.circuits:
-        save("depth-map.png", lambda f: _depth_map(f, found.circuits), (9.0, 7.0))
+        save("depth-map.png", partial(_depth_map, circuits=found.circuits), (9.0, 7.0))
     return made
 
 
@@ -60,7 +66,8 @@ def _distribution(figure: Any, run: TrainingFacts, site: str) -> None:
 
 
 def _per_layer(figure: Any, run: TrainingFacts) -> None:
-    names = sorted({n.rpartition("/")[0].rpartition(".")[0] or n.rpartition("/")[0] for n in run.distributions[-1]["modes"]})
+    owners = {name.rpartition("/")[0] for name in run.distributions[-1]["modes"]}
+    names = sorted({owner.rpartition(".")[0] or owner for owner in owners})
     axes = figure.subplots(2, 2, sharex=True)
     steps = [line["step"] for line in run.distributions]
     for (family, suffix), place in zip(SUFFIX.items(), axes.flat):
@@ -93,7 +100,8 @@ def _depth_map(figure: Any, circuits: Sequence[CircuitFacts]) -> None:
         sites = [s.site for s in circuits[0].sites if s.family == family]
         for i, circuit in enumerate(circuits):
             counts = {s.site: s.count for s in circuit.sites}
-            place.bar([x + i * wide for x in range(len(sites))], [counts.get(s, 0) for s in sites], wide, label=circuit.name)
+            places = [x + i * wide for x in range(len(sites))]
+            place.bar(places, [counts.get(s, 0) for s in sites], wide, label=circuit.name)
         place.set(title=words, ylabel="count", xticks=range(len(sites)))
         place.set_xticklabels([s.rpartition("/")[0] for s in sites] if len(sites) <= 16 else [], fontsize="small")
     axes[0].legend()

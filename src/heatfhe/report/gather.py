@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heatfhe.ckks.params import Params
 from heatfhe.circuit import Circuit
+from heatfhe.ckks.params import Params
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.files import read_json
 from heatfhe.planning import CostTable, Plan, cost_table, plan
@@ -60,6 +60,7 @@ class PlanFacts:
     """What the report shows of a plan's program."""
 
     name: str
+    circuit: str
     program: str
     params: Params
     prices: CostTable
@@ -197,6 +198,7 @@ def plan_facts(made: Plan, prices: CostTable) -> PlanFacts:
     program = "generate" if "generate" in made.programs else next(iter(made.programs))
     return PlanFacts(
         name=made.name,
+        circuit=made.circuit,
         program=program,
         params=made.params,
         prices=prices,

@@ -36,7 +36,8 @@ def render(found: Material, *, title: str, versions: Sequence[tuple[str, str]], 
     toys = sorted({p.params.name for p in found.plans if p.params.name.startswith("insecure-")})
     toys += sorted({str(d["params"]) for d in found.demos if str(d["params"]).startswith("insecure-")} - set(toys))
     if toys:
-        warning = f'<p class="warning"><strong>Insecure toy parameters</strong> ({escape(", ".join(toys))}): they show how it works and protect nothing.</p>'
+        words = f"({escape(', '.join(toys))}): they show how it works and protect nothing."
+        warning = f'<p class="warning"><strong>Insecure toy parameters</strong> {words}</p>'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -76,10 +77,10 @@ def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Se
 
 def _summary(found: Material) -> str:
     headers = ("circuit", "iterations per token", "levels of iterations", "bootstraps per token", "predicted per token")
-    plans = {p.name: p for p in found.plans}
+    plans = {p.circuit: p for p in found.plans}
     rows = []
     for c in found.circuits:
-        p = plans.get(c.name)
+        p = plans.get(c.digest)
         priced = (p.bootstraps, f"{_cell(p.seconds)} {p.prices.unit}") if p else ("not planned", "not planned")
         rows.append((c.name, sum(c.iterations().values()), c.levels, *priced))
     prices = sorted({f"{p.prices.name}: {p.prices.hardware} ({p.prices.provenance})" for p in found.plans})
@@ -98,19 +99,20 @@ def _evaluations(found: Material) -> str:
         return ""
     out = ""
     if found.evaluations:
-        headers = ("circuit", "engine", "parameters", "positions", "KL (median)", "top-1", "collapsed", "bootstraps/token", "s/token")
+        headers = ["circuit", "engine", "parameters", "positions", "KL (median)", "top-1", "collapsed"]
+        headers += ["bootstraps/token", "s/token"]
         rows = []
         for e in found.evaluations:
             f = e["fidelity"]
             rows.append((e["name"], e["engine"], e["params"], e["positions"], f["kl"], f["top1"],
                          f"{f['collapsed']}/{f['windows']}", e["bootstraps"], e["seconds"]))  # fmt: skip
         out += table(headers, rows)
-    rows = [
+    free = [
         (name, " ".join(map(str, got)), " ".join(map(str, wanted)), "yes" if got == wanted else "no")
         for name, runs in found.free_running.items()
         for got, wanted in runs
     ]
-    return out + (table(("circuit", "encrypted tokens", "clear tokens", "equal"), rows) if rows else "")
+    return out + (table(("circuit", "encrypted tokens", "clear tokens", "equal"), free) if free else "")
 
 
 def _demo(demo: dict[str, Any]) -> str:
@@ -143,7 +145,8 @@ def _figure(f: Figure) -> str:
     return (
         f'<figure><figcaption>{escape(f.caption)}</figcaption><p class="words">{escape(f.words)}.</p>'
         f'<div class="wide" tabindex="0" role="region" aria-label="{label}">{f.svg}</div>'
-        f"<details><summary>The data of this figure as a table</summary>{table(f.headers, f.rows, label=label)}</details></figure>"
+        "<details><summary>The data of this figure as a table</summary>"
+        f"{table(f.headers, f.rows, label=label)}</details></figure>"
     )
 
 
@@ -160,7 +163,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, label: str =
         for row in rows
     )
     name = label if label != "Table" else escape(", ".join(headers), quote=True)
-    return f'<div class="wide" tabindex="0" role="region" aria-label="Table: {name}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    inner = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide" tabindex="0" role="region" aria-label="Table: {name}">{inner}</div>'
 
 
 def _cell(value: Any) -> str:

@@ -35,7 +35,8 @@ svg .grid { stroke: var(--grid); stroke-width: 1; }
 svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 svg .line.dot { stroke-width: 3; }
 svg .hatched { fill: url(#hatch); } svg .stripe { fill: var(--paper); fill-opacity: .75; }
-svg .line.s1 { stroke-dasharray: 7 3; } svg .line.s2 { stroke-dasharray: 2 3; } svg .line.s3 { stroke-dasharray: 9 3 2 3; }
+svg .line.s1 { stroke-dasharray: 7 3; } svg .line.s2 { stroke-dasharray: 2 3; }
+svg .line.s3 { stroke-dasharray: 9 3 2 3; }
 svg .line.s4 { stroke-dasharray: 1 4; } svg .line.s5 { stroke-dasharray: 12 4; }
 svg .fill.s0 { fill: var(--s0); } svg .fill.s1 { fill: var(--s1); } svg .fill.s2 { fill: var(--s2); }
 svg .fill.s3 { fill: var(--s3); } svg .fill.s4 { fill: var(--s4); } svg .fill.s5 { fill: var(--s5); }

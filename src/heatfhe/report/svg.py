@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small writer of inline SVG: axes, bars, lines and cells, coloured by CSS classes so that light, dark and print work."""
+"""A small writer of inline SVG: axes, bars, lines and cells, coloured by CSS classes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def decades(lo: float, hi: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Where values of one direction lie: linear or logarithmic, from ``lo`` to ``hi``, drawn from ``start`` to ``end``."""
+    """One direction of a plot, linear or logarithmic: ``lo`` to ``hi``, drawn from ``start`` to ``end``."""
 
     lo: float
     hi: float
@@ -64,7 +64,7 @@ class Axis:
 
 @dataclass(slots=True)
 class Drawing:
-    """Collects elements; ``render`` closes them into one ``<svg>`` with a title and a description for screen readers."""
+    """Collects elements; ``render`` makes one ``<svg>`` with a title and a description for screen readers."""
 
     width: float
     height: float
@@ -145,7 +145,8 @@ def chart_lines(
     kept = [(n, [(x, y) for x, y in zip(xs, ys) if math.isfinite(y) and (y > 0 or not log)]) for n, xs, ys in series]
     points = [p for _, row in kept for p in row]
     lo, hi = y_range or _span([y for _, y in points], log)
-    across = Axis(lo=min((x for x, _ in points), default=0), hi=max((x for x, _ in points), default=1), start=70, end=740)
+    places = [x for x, _ in points]
+    across = Axis(lo=min(places, default=0), hi=max(places, default=1), start=70, end=740)
     up = Axis(lo=lo, hi=hi, start=height - 60, end=46, log=log)
     d = Drawing(760, height)
     d.left_axis(up, 70, 740, y_title)

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of ``make demo`` after set-up. What a stage leaves in out/demo is reused; a broken leftover is made anew."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from heatfhe.assets import default_circuit
+from heatfhe.circuit import Circuit
+from heatfhe.cli.console import format_table
+from heatfhe.errors import HeatError
+from heatfhe.files import write_json
+from heatfhe.planning import CostTable, Plan, plan
+from heatfhe.planning.params import preset
+from heatfhe.planning.tally import tally
+from heatfhe.wire import Limits, parse
+
+ROOT = Path(__file__).resolve().parent.parent
+PROMPT = os.environ.get("PROMPT", "Once upon a time")
+TOKENS = int(os.environ.get("TOKENS", "3"))
+SHARE = os.environ.get("SHARE", "0.5")
+CONTEXT = 32  # positions the demo's cache holds: a shorter cache than the model's 128 needs fewer products
+
+
+class Demo:
+    """One run: where its files are, which engine, and the time of every stage."""
+
+    def __init__(self, engine: str, serving: str, began: float) -> None:
+        self.out = ROOT / "out" / "demo"
+        self.engine, self.serving = engine, serving
+        self.params = f"insecure-{engine}-12"
+        self.began = self._mark = began
+        self.stages: list[tuple[str, float]] = []
+        self.children: list[subprocess.Popen[str]] = []
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    def done(self, stage: str, words: str) -> None:
+        """Announce a finished stage in one line, with its time."""
+        now = time.time()
+        self.stages.append((stage, now - self._mark))
+        print(f"[{len(self.stages):2d}] {stage:<10s} {now - self._mark:7.1f} s  {words}", flush=True)
+        self._mark = now
+
+    def heat(self, *arguments: Any, python: str | None = None) -> dict[str, Any]:
+        """Run the command heat in a process of its own and return its JSON."""
+        command = [python or sys.executable, "-m", "heatfhe.cli", *map(str, arguments), "--json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=die_with_parent)
+        self.children.append(process)
+        try:
+            text, _ = process.communicate()
+        except KeyboardInterrupt:
+            if arguments[0] == "train":  # it is finishing its update and saving
+                process.wait(timeout=30)
+            raise
+        if process.returncode == 130:
+            raise KeyboardInterrupt
+        if process.returncode:
+            raise Failed(f"heat {' '.join(map(str, arguments))} ended with {process.returncode}")
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+    def stop(self) -> None:
+        """End every process this run started."""
+        for process in self.children:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.children:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+class Failed(Exception):
+    """A command of the demo failed; it has said why."""
+
+
+def die_with_parent() -> None:
+    """On Linux, ask the kernel to end this child when the demo ends, however it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def loaded(folder: Path) -> Circuit | None:
+    """A circuit that is whole, or none."""
+    try:
+        return Circuit.load(folder)
+    except (HeatError, OSError, ValueError, KeyError):
+        return None
+
+
+def train(demo: Demo) -> Circuit:
+    """A short HEAT run on the embedded model and its own text; a finished one is kept, a stopped one goes on."""
+    run = demo.out / f"heat-{SHARE}"
+    circuit = loaded(run / "circuit")
+    if circuit is not None:
+        demo.done("train", f"HEAT run of before, kept in {run.relative_to(ROOT)} (remove it to train again)")
+        return circuit
+    try:
+        demo.heat("train", "default", "-o", run, "--share", SHARE)
+    except Failed:
+        if not (run / "log.jsonl").exists():
+            raise
+        print("the training left before does not fit any more: starting it clean", flush=True)
+        shutil.rmtree(run)
+        demo.heat("train", "default", "-o", run, "--share", SHARE)
+    circuit = Circuit.load(run / "circuit")
+    total = sum(circuit.calibration.iterations().values())
+    demo.done("train", f"HEAT on the embedded model, {SHARE} of the recipe: {total} iterations per token")
+    return circuit
+
+
+def calibrated(demo: Demo) -> Circuit:
+    """What HEAT is compared with: the parent's own counts, calibrated at 1e-4."""
+    try:
+        return Circuit.load(default_circuit("calibrated"))
+    except HeatError:
+        folder = demo.out / "calibrated"
+        found = loaded(folder)
+        if found is None:
+            demo.heat("calibrate", "default", "--windows", 48, "-o", demo.out / "calibration.json")
+            calibration = demo.out / "calibration.json"
+            demo.heat("export", "default", "--calibration", calibration, "--name", "default-calibrated", "-o", folder)
+            found = Circuit.load(folder)
+        return found
+
+
+def prices(demo: Demo) -> CostTable:
+    """This machine's own prices, measured on the engine that will run."""
+    path = demo.out / f"costs-{demo.params}.json"
+    try:
+        table = CostTable.load(path)
+    except HeatError:
+        few = ["--levels", "1,5,9" if demo.engine == "native" else "1,4,8", "--periods", "8", "--repeats", "3"]
+        threads = str(os.cpu_count() or 1)
+        demo.heat("bench-engine", demo.engine, "--params", demo.params, *few, "--threads", threads, "--out", path,
+                  python=demo.serving)  # fmt: skip
+        table = CostTable.load(path)
+    demo.done("measure", f"one full bootstrap takes {table.bootstrap[table.slots]:.2f} s here ({table.hardware})")
+    return table
+
+
+def compare(demo: Demo, circuits: list[Circuit], table: CostTable) -> tuple[Plan, list[list[Any]]]:
+    """Plan every circuit, print the table, write the plan of the last."""
+    rows, plans = [], []
+    for circuit in circuits:
+        made = plan(circuit, preset(demo.params), cost=table, context=CONTEXT)
+        found = tally(made, "generate", table).values()
+        counts = sum(circuit.calibration.iterations().values())
+        levels = sum(t.levels for t in found)
+        rows.append([circuit.name, counts, levels, sum(t.bootstraps for t in found), sum(t.seconds for t in found)])
+        plans.append(made)
+    plans[-1].save(demo.out / "plan.json")
+    headers = ("circuit", "iterations", "levels", "bootstraps", "predicted s per token")
+    print("\n" + format_table(headers, rows) + "\n", flush=True)
+    ratio = rows[-1][4] / rows[0][4]
+    demo.done("plan", f"{rows[-1][0]} takes {ratio:.2f} times the predicted time of {rows[0][0]}; set {demo.params}")
+    return plans[-1], rows
+
+
+def serve(demo: Demo, folder: Path) -> tuple[str, Path]:
+    """A server process that never has a key to decrypt with; its folder starts empty each time."""
+    home = demo.out / "server"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    threads = os.cpu_count() or 1
+    command = [
+        demo.serving,
+        "-m",
+        "heatfhe.cli",
+        "serve",
+        str(folder),
+        "--plan",
+        str(demo.out / "plan.json"),
+        "--insecure",
+    ]
+    command += ["--name", "demo", "--folder", str(home), "--port", "0", "--with-client", "demo", "--json"]
+    command += ["--option", f"threads={threads}", "--workers", "1"]
+    log = (demo.out / "server.log").open("w")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, preexec_fn=die_with_parent
+    )
+    demo.children.append(process)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"url"' in line:
+            facts = json.loads(line)
+            token = demo.out / "token.txt"
+            token.touch(mode=0o600)
+            token.write_text(facts["token"])
+            demo.done("serve", f"process {process.pid} at {facts['url']}: has the model, the plan and no secret key")
+            return facts["url"], token
+    raise Failed(f"the server did not start; {demo.out.relative_to(ROOT)}/server.log says why")
+
+
+def ask(demo: Demo, url: str, token: Path) -> dict[str, Any]:
+    """Keys, then an encrypted prompt and its encrypted answer, in client processes of their own."""
+    who = ["--server", url, "--token-file", token, "--keys", demo.out / "client", "--insecure"]
+    keys = demo.heat("keygen", *who, "--upload", python=demo.serving)
+    size = f"{keys['keys']} evaluation keys, {keys['bytes'] / 1e6:.1f} MB sent"
+    demo.done("keys", f"{size}; the secret one stays in {(demo.out / 'client').relative_to(ROOT)}")
+    print(f"     asking {PROMPT!r} under encryption, {TOKENS} tokens ...", flush=True)
+    answer = demo.heat("generate", *who, "--tokens", TOKENS, "--keep", PROMPT, python=demo.serving)
+    demo.done("generate", f"{TOKENS} tokens chosen and fed back under encryption: {answer['text']!r}")
+    return {**answer, "keys": keys}
+
+
+def check(demo: Demo, circuit: Circuit, answer: dict[str, Any]) -> list[int]:
+    """The same question to the plaintext circuit: the tokens must be equal."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(circuit.tokenizer["tokenizer.json"].decode())
+    prompt = tokenizer.encode(PROMPT, add_special_tokens=False).ids
+    wanted = circuit.generate(prompt, TOKENS).tokens
+    if wanted != answer["tokens"]:
+        raise Failed(f"encrypted tokens {answer['tokens']} differ from the plaintext circuit's {wanted}")
+    demo.done("check", f"equal to the plaintext circuit's tokens {wanted}")
+    return list(prompt)
+
+
+def look(demo: Demo, circuit: Circuit, answer: dict[str, Any], prompt: list[int], rows: list[list[Any]]) -> None:
+    """What the server saw beside what the client saw; kept for the report."""
+    job = max((demo.out / "server").glob("clients/*/jobs/*/job.json"), key=lambda p: p.stat().st_mtime)
+    body = json.loads(job.read_text())["body"]
+    message = parse((job.parent / "request.bin").read_bytes(), Limits(), kinds=("job",))
+    first = next(iter(message.blocks.values()))
+    middle = first[len(first) // 2 : len(first) // 2 + 64]
+    lines = [middle[i : i + 16].hex(" ") for i in range(0, 64, 16)]
+    spent = body["ended"] - body["started"]
+    server = [
+        ("input", f"{len(message.blocks)} ciphertexts of {len(first):,} bytes"),
+        ("prompt", f"length {len(prompt)} tokens; no words"),
+        (
+            "answer",
+            f"{body['steps']} steps, {sum(f.stat().st_size for f in job.parent.glob('output-*')):,} bytes of ciphertext",
+        ),
+        ("keys", f"{answer['keys']['bytes']:,} bytes of evaluation keys"),
+        ("time", f"{spent:.1f} s for {body['units']} positions, {spent / max(1, body['units']):.1f} s each"),
+    ]
+    client = [
+        ("prompt", repr(PROMPT)), ("as tokens", " ".join(map(str, prompt))), ("answer", repr(answer["text"])),
+        ("as tokens", " ".join(map(str, answer["tokens"]))), ("waited", f"{answer['seconds']:.1f} s"),
+    ]  # fmt: skip
+    print("\nwhat the server saw" + " " * 44 + "what the client saw")
+    for (a, b), (c, d) in zip(server, client):
+        print(f"  {a:<8s} {b:<52s} {c:<10s} {d}")
+    print("  64 bytes from the middle of the first ciphertext:")
+    print("\n".join(f"    {line}" for line in lines) + "\n", flush=True)
+    facts = {"server": {"facts": server, "hex": "\n".join(lines)}, "client": {"facts": client}}
+    stages = [[n, round(s, 2)] for n, s in demo.stages]
+    write_json(
+        demo.out / "demo.json", "heatfhe-demo", 1, {"params": demo.params, "stages": stages, "rows": rows, **facts}
+    )
+
+
+def report(demo: Demo, circuits: list[Path]) -> None:
+    """Everything of this run as one page."""
+    page = demo.out / "report.html"
+    costs = demo.out / f"costs-{demo.params}.json"
+    runs = [*circuits, demo.out / f"heat-{SHARE}", demo.out]
+    made = demo.heat("report", *runs, "--params", demo.params, "--costs", costs, "-o", page)
+    demo.done("report", f"{page.relative_to(ROOT)}, {made['bytes'] // 1024} KiB, opens in a browser without a network")
+
+
+def main() -> int:
+    """All stages in order."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--began", type=float, default=time.time())
+    parser.add_argument("--engine", choices=("native", "openfhe"), default="native")
+    parser.add_argument("--serving", default=sys.executable, help="the Python that serves and asks")
+    args = parser.parse_args()
+    demo = Demo(args.engine, args.serving, args.began)
+    lock = (demo.out / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("demo: another make demo runs in this folder; wait for it or stop it", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print(
+        f"heatfhe demo on {os.cpu_count()} cores; insecure toy parameters {demo.params}: they demonstrate, they do not protect"
+    )
+    try:
+        demo.done("set-up", f"{args.engine} engine, Python {sys.version.split()[0]}")
+        trained, baseline = train(demo), calibrated(demo)
+        table = prices(demo)
+        _, rows = compare(demo, [baseline, trained], table)
+        folder = demo.out / f"heat-{SHARE}" / "circuit"
+        url, token = serve(demo, folder)
+        answer = ask(demo, url, token)
+        prompt = check(demo, trained, answer)
+        look(demo, trained, answer, prompt, rows)
+        try:
+            base = default_circuit("calibrated")
+        except HeatError:
+            base = demo.out / "calibrated"
+        report(demo, [base])
+    except KeyboardInterrupt:
+        print("\ninterrupted; make demo goes on from here", file=sys.stderr)
+        return 130
+    except (Failed, HeatError) as err:
+        print(f"demo: {err}", file=sys.stderr)
+        return 1
+    finally:
+        demo.stop()
+    minutes = (time.time() - demo.began) / 60
+    print(f"done in {minutes:.1f} minutes. Try next:")
+    print("  open out/demo/report.html")
+    print("  make demo PROMPT='The little dog' TOKENS=8")
+    print("  make demo SHARE=1                      the whole recipe: fewer iterations still")
+    print("  make demo ENGINE=openfhe               the same on OpenFHE")
+    print("  docs/tutorial.md                       your own model, in five commands")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
