@@ -14,11 +14,10 @@ from heatfhe.ckks.params import Params
 from heatfhe.errors import PlanError
 from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.placement import Placement, Rules, check, place
-from heatfhe.planning.placement.oracle import least_refresh_seconds
 from tests.planning.brute_force import cheapest
 from tests.planning.graphs import SLOTS, graphs, params, table
 
-QUICK = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def placed(graph: Graph, set_: Params, *, work: bool, rules: Rules, algorithm: str = "exact") -> Placement | None:
@@ -74,6 +73,8 @@ def test_pairing_never_costs_more(graph: Graph) -> None:
 @given(graph=graphs(size=20, levels=4), spare_last=st.booleans())
 def test_exact_without_pairing_equals_the_integer_programme(graph: Graph, spare_last: bool) -> None:
     pytest.importorskip("scipy", reason="the integer programme needs scipy")
+    from heatfhe.planning.placement.oracle import least_refresh_seconds
+
     plain = Graph(nodes=tuple(_within(node) for node in graph.nodes), required=graph.required)
     found = placed(plain, params(4), work=False, rules=Rules(pairing=False, spare_last=spare_last))
     if found is None:

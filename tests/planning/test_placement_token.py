@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.planning.token_model import Counts, Shape, calibrated, heat, token
 
 LEVELS = (8, 10, 13, 16)
 FREE = Rules(spare_last=False)
-OLD = {"newton_levels": 3, "gelu": (6, 5, 1), "variant_b": False}
+OLD = Shape(newton_levels=3, gelu=(6, 5, 1), variant_b=False)
 
 
 def params(levels: int) -> Params:
@@ -71,9 +72,9 @@ def test_the_calibrated_token_is_planned_well_within_a_minute() -> None:
 @pytest.mark.parametrize(
     ("shape", "rules", "table", "heat_counts", "calibrated_counts", "off"),
     [
-        (Shape(**OLD, logits="two"), Rules(pairing=False, spare_last=False), "unit", (140, 126, 93, 68), (286, 239, 147, 121), 0.022),  # noqa: E501
-        (Shape(**OLD), Rules(pairing=False, spare_last=False), "unit", (137, 123, 90, 66), (283, 235, 144, 119), 0.017),
-        (Shape(**OLD), FREE, "unit", (129, 105, 78, 65), (202, 161, 127, 107), 0.02),
+        (replace(OLD, logits="two"), Rules(pairing=False, spare_last=False), "unit", (140, 126, 93, 68), (286, 239, 147, 121), 0.022),  # noqa: E501
+        (OLD, Rules(pairing=False, spare_last=False), "unit", (137, 123, 90, 66), (283, 235, 144, 119), 0.017),
+        (OLD, FREE, "unit", (129, 105, 78, 65), (202, 161, 127, 107), 0.02),
         (Shape(gelu=(6, 5, 1), variant_b=False), FREE, "unit", (124, 103, 73, 65), (195, 158, 121, 106), 0.007),
         (Shape(), FREE, "unit", (118, 92, 72, 65), (195, 150, 121, 105), 0.0),
         (Shape(), Rules(), "unit", (124, 98, 78, 65), (205, 156, 122, 105), 0.009),
