@@ -11,6 +11,7 @@ import numpy as np
 
 from heatfhe.circuit import Circuit
 from heatfhe.cli.console import Console
+from heatfhe.cli.model_source import circuit_folder
 from heatfhe.engine import BootstrapNoise
 from heatfhe.errors import DataError, MissingExtraError
 from heatfhe.evaluation.drift import Drift, drift, sample_windows, slope
@@ -27,7 +28,7 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("circuits", type=Path, nargs="+", help="circuit directories, compared on the same windows")
+    parser.add_argument("circuits", nargs="+", help="circuit directories or 'default', on the same windows")
     parser.add_argument("--params", required=True, metavar="NAME", help="parameter set the plans are made for")
     parser.add_argument("--sigma", type=float, help="standard deviation of a bootstrap (default: the parameters' own)")
     parser.add_argument("--floor", type=float, default=0.0, help="relative floor of the noise (default 0)")
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, run, print, draw."""
     params = preset(args.params)
-    circuits = [Circuit.load(path) for path in args.circuits]
+    circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     noise = BootstrapNoise(sigma=params.noise if args.sigma is None else args.sigma, floor=args.floor)
     positions = args.positions or circuits[0].shape.context
     if args.tokens is not None:

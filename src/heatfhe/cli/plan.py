@@ -10,6 +10,7 @@ from typing import Any
 
 from heatfhe.circuit import Circuit
 from heatfhe.cli.console import Console
+from heatfhe.cli.model_source import circuit_folder
 from heatfhe.planning import ALGORITHMS, PROGRAMS, Plan, cost_table, cost_tables, plan
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.plan import default_cost
@@ -18,30 +19,31 @@ from heatfhe.planning.tally import OperatorTally, key_bytes, path, tally, weight
 
 HELP = "Pack a circuit, place its bootstraps, and print or write the plan."
 EXAMPLES = (
-    "  heat plan my-circuit --params insecure-openfhe-12 -o my.plan\n"
+    "  heat plan default --params insecure-openfhe-12 -o my.plan\n"
     "  heat plan my-circuit --params native-16-r40 --costs cheddar-h200 --compare\n"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("circuit", type=Path, help="circuit directory, from heat export")
+    parser.add_argument("circuit", help="circuit directory, from heat export, or 'default'")
     parser.add_argument("--params", required=True, metavar="NAME", help=f"one of {', '.join(sorted(presets()))}")
     parser.add_argument("--placement", choices=sorted(ALGORITHMS), default="exact", help="algorithm (default exact)")
     parser.add_argument("--costs", metavar="TABLE", help=f"cost table: {', '.join(cost_tables())}, or a .json file")
     parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
     parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(PROGRAMS)}")
     parser.add_argument("--cut-polynomials", action="store_true", help="allow bootstraps inside polynomials")
+    parser.add_argument("--mlp", choices=("auto", "A", "B"), default="auto", help="variant of the MLP (default auto)")
     parser.add_argument("--compare", action="store_true", help="run every placement and show them side by side")
     parser.add_argument("-o", "--out", type=Path, metavar="PLAN", help="write the plan to this file")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, print, write."""
-    circuit, params = Circuit.load(args.circuit), preset(args.params)
+    circuit, params = Circuit.load(circuit_folder(args.circuit)), preset(args.params)
     table = cost_table(args.costs or default_cost(params))
     names = tuple(n.strip() for n in args.programs.split(",") if n.strip())
-    options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names}
+    options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names, "mlp": args.mlp}
     options["contract"] = not args.cut_polynomials
     if args.compare:
         return _compare(args, console, circuit, options)
