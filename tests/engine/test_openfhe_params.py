@@ -70,7 +70,7 @@ def test_special_primes_cover_the_largest_digit() -> None:
 
 def test_sparse_bootstraps_use_smaller_transforms() -> None:
     p = openfhe_params("insecure-openfhe-12")
-    assert [bootstrap_budget(p, s) for s in (8, 32, 64, 256, 512, 2048)] == [1, 1, 2, 2, 3, 3]
+    assert [bootstrap_budget(p, s) for s in (2, 16, 32, 64, 512, 2048)] == [1, 1, 3, 3, 3, 3]
 
 
 def test_an_unknown_set_lists_the_known_ones() -> None:
