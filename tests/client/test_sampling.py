@@ -7,9 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import chi2
 
 from heatfhe.client import Sampler, gumbel_bound, gumbel_noise
 from heatfhe.client.layout import Layout
@@ -19,6 +16,9 @@ from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, plan
 from tests.server.serving import PARAMS, served_circuit
 
+given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given
+st = pytest.importorskip("hypothesis.strategies")
+chi2 = pytest.importorskip("scipy.stats", reason="scipy is a development dependency").chi2
 DRAWS, TEMPERATURE = 2000, 2.0
 PREFIXES = [(40,), (7, 7, 8, 20), (3, 50, 9)]
 

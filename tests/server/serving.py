@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from heatfhe.circuit import Circuit
@@ -31,6 +32,8 @@ from heatfhe.planning import plan
 from heatfhe.server import ClientBook, ModelSource, Settings, create_app
 from tests.tiny import tiny_circuit
 
+pytest.importorskip("fastapi", reason="the server needs the serve extra")
+pytest.importorskip("uvicorn", reason="the server needs the serve extra")
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = Params(
     name="insecure-serving",

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Really encrypted tokens between a client and a server process, on every engine that loads here (slow run)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heatfhe.assets import default_circuit
+from heatfhe.circuit import Circuit
+from heatfhe.client import Client, Sampler, load_keyring
+from heatfhe.client.local import local_server
+from heatfhe.engine import ClearEngine, Decode
+from heatfhe.engine.openfhe_context import load_openfhe
+from heatfhe.errors import FileFormatError, HeatError
+from heatfhe.planning import Plan
+from tests.server.serving import served_circuit
+
+PROGRAMS = {"native": "insecure-native", "openfhe": "insecure-openfhe"}
+
+
+def need(engine: str) -> None:
+    try:
+        load_keyring(engine)
+        if engine == "openfhe":
+            load_openfhe()
+    except (HeatError, ImportError) as err:
+        pytest.skip(f"the {engine} engine does not load here: {err}")
+
+
+def clear_tokens(plan: Plan, circuit: Circuit, prompt: list[int], count: int) -> list[int]:
+    """What the clear engine makes of the same plan."""
+    engine = ClearEngine(plan.params)
+    decode = Decode(plan, engine, plan.source(circuit))
+    rows = [[engine.value(plan.packing.pack_residual(circuit.folded.token[t]))] for t in prompt]
+    for row in rows[:-1]:
+        decode.prompt(row)
+    made = [decode.generate(rows[-1])]
+    made += [decode.generate() for _ in range(count - 1)]
+    return [int(plan.packing.unpack_vocabulary([v.slots for v in row]).argmax()) for row in made]
+
+
+def ask(
+    circuit: Circuit, folder: Path, params: str, prompt: list[int], count: int, **options: object
+) -> tuple[list[int], Plan]:
+    """Tokens from a server process on this machine, and the plan it ran."""
+    circuit.save(folder / "circuit")
+    arguments = [str(folder / "circuit"), "--params", params, "--folder", str(folder / "server"), "--insecure"]
+    with (
+        local_server(arguments, seconds=600) as server,
+        Client(server.url, token=server.token, folder=folder / "client", insecure=True) as client,
+    ):
+        tokens = list(client.generate(prompt, count, **options).tokens)
+    return tokens, Plan.load(next((folder / "server" / "plans").glob("*.json")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["native", pytest.param("openfhe", marks=pytest.mark.openfhe)])
+def test_a_tiny_model_encrypted_equals_clear(engine: str, tmp_path: Path) -> None:
+    need(engine)
+    circuit, prompt = served_circuit(), [1, 2, 3]
+    tokens, plan = ask(circuit, tmp_path, f"{PROGRAMS[engine]}-11", prompt, 4)
+    assert tokens == clear_tokens(plan, circuit, prompt, 4)
+
+
+@pytest.mark.slow
+def test_sampling_and_interactive_mode_encrypted(tmp_path: Path) -> None:
+    need("native")
+    circuit, prompt = served_circuit(), [7, 7, 8, 20]
+    sampled, _ = ask(circuit, tmp_path / "a", "insecure-native-11", prompt, 1, sampler=Sampler(temperature=1.0))
+    assert 0 <= sampled[0] < 64
+    chosen, _ = ask(circuit, tmp_path / "b", "insecure-native-11", prompt, 2, interactive=True)
+    assert chosen[0] == int(circuit.run(prompt)[-1].argmax())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", ["native", pytest.param("openfhe", marks=pytest.mark.openfhe)])
+def test_the_default_model_generates_eight_tokens_encrypted(engine: str, tmp_path: Path) -> None:
+    need(engine)
+    try:
+        circuit = Circuit.load(default_circuit())
+    except FileFormatError as err:
+        pytest.skip(f"the default circuit is not in this installation: {err}")
+    prompt = [10, 20, 30]
+    tokens, plan = ask(circuit, tmp_path, f"{PROGRAMS[engine]}-12", prompt, 8)
+    assert tokens == clear_tokens(plan, circuit, prompt, 8)
