@@ -18,7 +18,7 @@ from heatfhe.approx import (
 
 
 def main() -> None:
-    """1/x, 1/sqrt(x) and GELU: the error on a grid, and the levels, which a Depth walking through the same code counts."""
+    """1/x, 1/sqrt(x) and GELU: errors on a grid, and levels, counted by a Depth that walks through the same code."""
     print("1/x on [0.05, 4]: every iteration squares the error and costs one level")
     fit = ReciprocalFit(lo=0.05, hi=4.0, solver="plain")
     x = np.linspace(0.05, 4.0, 1001)

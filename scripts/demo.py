@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of ``make demo`` after set-up. What a stage leaves in out/demo is reused; a broken leftover is made anew."""
+"""The stages of ``make demo`` after set-up. What a stage leaves in out/demo is reused, or made anew if broken."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -204,16 +206,27 @@ def serve(demo: Demo, folder: Path) -> tuple[str, Path]:
     raise Failed(f"the server did not start; {demo.out.relative_to(ROOT)}/server.log says why")
 
 
-def ask(demo: Demo, url: str, token: Path) -> dict[str, Any]:
+def ask(demo: Demo, url: str, token: Path) -> tuple[dict[str, Any], bytes]:
     """Keys, then an encrypted prompt and its encrypted answer, in client processes of their own."""
     who = ["--server", url, "--token-file", token, "--keys", demo.out / "client", "--insecure"]
     keys = demo.heat("keygen", *who, "--upload", python=demo.serving)
     size = f"{keys['keys']} evaluation keys, {keys['bytes'] / 1e6:.1f} MB sent"
     demo.done("keys", f"{size}; the secret one stays in {(demo.out / 'client').relative_to(ROOT)}")
     print(f"     asking {PROMPT!r} under encryption, {TOKENS} tokens ...", flush=True)
+    box: list[bytes] = []
+    threading.Thread(target=peek, args=(demo.out / "server", box), daemon=True).start()
     answer = demo.heat("generate", *who, "--tokens", TOKENS, "--keep", PROMPT, python=demo.serving)
     demo.done("generate", f"{TOKENS} tokens chosen and fed back under encryption: {answer['text']!r}")
-    return {**answer, "keys": keys}
+    return {**answer, "keys": keys}, box[0]
+
+
+def peek(server: Path, box: list[bytes]) -> None:
+    """Copy the request as it lies on the server's disk while the job runs; the server removes it afterwards."""
+    while not box:
+        for path in server.glob("clients/*/jobs/*/request.bin"):
+            with contextlib.suppress(OSError):
+                box.append(path.read_bytes())
+        time.sleep(0.2)
 
 
 def check(demo: Demo, circuit: Circuit, answer: dict[str, Any]) -> list[int]:
@@ -229,22 +242,20 @@ def check(demo: Demo, circuit: Circuit, answer: dict[str, Any]) -> list[int]:
     return list(prompt)
 
 
-def look(demo: Demo, circuit: Circuit, answer: dict[str, Any], prompt: list[int], rows: list[list[Any]]) -> None:
+def look(demo: Demo, answer: dict[str, Any], seen: bytes, prompt: list[int], rows: list[list[Any]]) -> None:
     """What the server saw beside what the client saw; kept for the report."""
     job = max((demo.out / "server").glob("clients/*/jobs/*/job.json"), key=lambda p: p.stat().st_mtime)
     body = json.loads(job.read_text())["body"]
-    message = parse((job.parent / "request.bin").read_bytes(), Limits(), kinds=("job",))
+    message = parse(seen, Limits(), kinds=("job",))
     first = next(iter(message.blocks.values()))
     middle = first[len(first) // 2 : len(first) // 2 + 64]
     lines = [middle[i : i + 16].hex(" ") for i in range(0, 64, 16)]
+    returned = sum(f.stat().st_size for f in job.parent.glob("output-*"))
     spent = body["ended"] - body["started"]
     server = [
         ("input", f"{len(message.blocks)} ciphertexts of {len(first):,} bytes"),
         ("prompt", f"length {len(prompt)} tokens; no words"),
-        (
-            "answer",
-            f"{body['steps']} steps, {sum(f.stat().st_size for f in job.parent.glob('output-*')):,} bytes of ciphertext",
-        ),
+        ("answer", f"{body['steps']} steps, {returned:,} bytes of ciphertext"),
         ("keys", f"{answer['keys']['bytes']:,} bytes of evaluation keys"),
         ("time", f"{spent:.1f} s for {body['units']} positions, {spent / max(1, body['units']):.1f} s each"),
     ]
@@ -288,9 +299,8 @@ def main() -> int:
         print("demo: another make demo runs in this folder; wait for it or stop it", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    print(
-        f"heatfhe demo on {os.cpu_count()} cores; insecure toy parameters {demo.params}: they demonstrate, they do not protect"
-    )
+    words = f"insecure toy parameters ({demo.params}): they protect nothing"
+    print(f"heatfhe demo on {os.cpu_count()} cores, with {words}")
     try:
         demo.done("set-up", f"{args.engine} engine, Python {sys.version.split()[0]}")
         trained, baseline = train(demo), calibrated(demo)
@@ -298,9 +308,9 @@ def main() -> int:
         _, rows = compare(demo, [baseline, trained], table)
         folder = demo.out / f"heat-{SHARE}" / "circuit"
         url, token = serve(demo, folder)
-        answer = ask(demo, url, token)
+        answer, seen = ask(demo, url, token)
         prompt = check(demo, trained, answer)
-        look(demo, trained, answer, prompt, rows)
+        look(demo, answer, seen, prompt, rows)
         try:
             base = default_circuit("calibrated")
         except HeatError:
