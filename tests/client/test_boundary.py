@@ -180,3 +180,51 @@ def test_steps_do_not_depend_on_what_was_said_unless_asked(client: Client) -> No
         assert list(client.stream(PROMPT, 8, stop_early=True, conversation=talk)) == expected[:3]
     finally:
         client.bundle.__dict__.pop("end")
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key, in PEM."""
+    x509 = pytest.importorskip("cryptography.x509", reason="cryptography comes with the native extra")
+    import datetime
+    import ipaddress
+
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+    cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert_file, key_file
+
+
+def test_tls_by_configuration(source: ModelSource, tmp_path: Path) -> None:
+    cert, key = self_signed(tmp_path)
+    server = ServerProcess(source, tmp_path / "server", "--tls-cert", str(cert), "--tls-key", str(key))
+    try:
+        assert server.url.startswith("https://")
+        with client_of(server, tmp_path / "alice", verify=str(cert)) as client:
+            assert list(client.generate(PROMPT, 1).tokens) == served_circuit().generate(PROMPT, 1).tokens
+        with (
+            client_of(server, tmp_path / "bob", patience=0.0) as stranger,
+            pytest.raises(WireError, match="ConnectError"),
+        ):
+            stranger.models()
+    finally:
+        server.stop()

@@ -373,3 +373,12 @@ def test_a_client_reads_a_refusal_as_it_was_written(app: Joined) -> None:
     with pytest.raises(Refusal, match="no such session; open one") as caught:
         client.open("0" * 32)
     assert (caught.value.status, caught.value.code) == (404, "not_found")
+
+
+def test_a_worker_at_its_memory_cap_fails_its_job_and_nothing_else(source: ModelSource, tmp_path: Path) -> None:
+    with joined(source, tmp_path, worker_bytes=48 << 20) as app:
+        client = app.client(keyring=BigKeyring)
+        with pytest.raises(Refusal, match="failed after 0 of 1 steps") as caught:
+            client.generate([1], 1)
+        assert caught.value.code == "engine_failed"
+        assert client.models() == ["tiny"]

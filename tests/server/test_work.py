@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -141,3 +143,23 @@ def test_the_units_follow_from_public_numbers() -> None:
     assert [(u.kind, u.source) for u in units("free", 2, 0, True)] == [("generate", None), ("generate", None)]
     with pytest.raises(WireError):
         units("free", 2, 0, False)
+
+
+def test_a_full_disk_ends_the_job_and_keeps_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heatfhe.server.worker import _code
+
+    order, work = task(tmp_path), message(tmp_path, 1, 3)
+    seen: list[Mapping[str, Any]] = []
+
+    def full(_fd: int) -> None:
+        if any(f.get("outputs") == 1 for f in seen):
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space") as caught:
+            perform(Chain(), work, order, emit=seen.append, cancelled=lambda: False)
+    assert _code(caught.value) == "disk_full"
+    assert Journal(tmp_path / "session").head().position == 1
+    perform(Chain(), work, order, emit=seen.append, cancelled=lambda: False)
+    assert outputs(tmp_path / "job") == [b"g0", b"g1", b"g2"]

@@ -15,7 +15,10 @@ from heatfhe.cli.console import Console
 from heatfhe.client import Client
 from heatfhe.errors import ConfigError
 
-HELP = "OpenAI-compatible /v1/models, /v1/completions and /v1/chat/completions on this machine, for any program."
+HELP = """OpenAI-compatible /v1/models, /v1/completions and /v1/chat/completions on this machine, for any program.
+
+Without a temperature the choice is greedy; top_p and repetition_penalty make every step a request of its own. Stop
+strings cut the text here: the server always runs max_tokens steps."""
 EXAMPLES = """  heat proxy --local
   heat proxy --server https://fhe.example --token-file token.txt --port 8080
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
