@@ -63,11 +63,11 @@ class BackOff:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form, for checkpoints."""
-        rows = {name: [t.count, t.held, t.lowered_at] for name, t in self.targets.items()}
+        rows = [[name, t.count, t.held, t.lowered_at] for name, t in self.targets.items()]  # a list: their order matters
         return {"targets": rows, "floors": dict(self.floors), "patience": self.patience, "gap": self.gap}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> BackOff:
         """Inverse of as_json."""
-        targets = {n: Target(count=c, held=h, lowered_at=at) for n, (c, h, at) in body["targets"].items()}
+        targets = {n: Target(count=c, held=h, lowered_at=at) for n, c, h, at in body["targets"]}
         return cls(targets=targets, floors=dict(body["floors"]), patience=body["patience"], gap=body["gap"])

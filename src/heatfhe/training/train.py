@@ -91,10 +91,9 @@ def train(
             phase = recipe.phases[position.phase]
             if not position.entered:
                 _enter(run, position.phase)
-                position.entered = True
+                position.entered, resumed = True, None  # a phase begins with fresh moments
             if phase.updates:
                 run_phase(run, position.phase, phase, resumed)
-                resumed = None
             position.phase, position.update, position.entered = ORDER[ORDER.index(position.phase) + 1], 0, False
             run.save()
         calibration = _finish(run, argmax)

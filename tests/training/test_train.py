@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole run: counts fall, logs hold every update once, presets freeze what they say, bad input is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heatfhe.errors import ConfigError, TrainingError
+from heatfhe.lowering import export
+from heatfhe.sites import Prepared, load_prepared, prepare, save_prepared
+from heatfhe.training import Trained, loop, preset, read_log, recipe, train
+from heatfhe.training.losses import Terms
+from heatfhe.training.train import fixed_counts, merge
+from tests.gpt2_tiny import tiny_gpt2, worst
+from tests.training.short import CONTEXT, fresh, go, same_weights, short, windows
+
+Run = tuple[Prepared, Trained, Path]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("whole")
+    prepared = fresh()
+    return prepared, go(prepared, recipe("tiny"), folder, tensorboard=True, argmax=True), folder
+
+
+def test_iterations_fall_and_quality_holds(whole: Run) -> None:
+    prepared, trained, folder = whole
+    lines = read_log(folder)
+    shown = [x["iterations"] for x in lines if x["kind"] == "update" and x["phase"] == "heat"]
+    assert shown[0] > 100  # halting starts at the top of every support
+    assert sum(trained.iterations.values()) == shown[-1] < sum(trained.seed_iterations.values()) < shown[0]
+    held = [x["loss"] for x in lines if x["kind"] == "validation"]
+    assert trained.validation == held[-1] < held[0]
+    assert trained.calibration.counts() == prepared.counts() == prepared.modes()
+    assert trained.calibration.fingerprint == prepared.fingerprint()
+    assert prepared.mode == "deployed"
+    assert all(p.requires_grad for p in prepared.weights())
+
+
+def test_the_log_holds_every_update_once(whole: Run) -> None:
+    _, trained, folder = whole
+    lines = read_log(folder)
+    updates = [x for x in lines if x["kind"] == "update"]
+    assert [x["step"] for x in updates] == list(range(1, 35))
+    assert trained.updates == 34
+    assert [x["phase"] for x in updates] == ["squeeze"] * 6 + ["heat"] * 24 + ["cooldown"] * 4
+    for line in updates:
+        assert {"task", "iter", "range", "iterations", "lr", "tokens_per_second", "skipped", "finite"} <= set(line)
+    (calibrated,) = [x for x in lines if x["kind"] == "calibrated"]
+    assert calibrated["iterations"] == dict(trained.seed_iterations)
+    laws = [x for x in lines if x["kind"] == "distributions"]
+    assert [x["step"] for x in laws] == [16, 26, 30]
+    assert set(laws[0]["p"]) == set(trained.calibration.counts())
+    for law in (p for x in laws for p in x["p"].values()):
+        assert sum(law) == pytest.approx(1.0, abs=1e-4)
+    assert [x["step"] for x in lines if x["kind"] == "validation"] == [6, 12, 18, 24, 30, 34]
+
+
+def test_tensorboard_holds_the_same_scalars(whole: Run) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    _, _, folder = whole
+    read = events.EventAccumulator(str(folder / "tensorboard"))
+    read.Reload()
+    wanted = [x["task"] for x in read_log(folder) if x["kind"] == "update"]
+    assert [e.value for e in read.Scalars("update/task")] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_result_is_a_plain_checkpoint_and_a_circuit(whole: Run, tmp_path: Path) -> None:
+    prepared, trained, _ = whole
+    circuit = export(prepared, trained.calibration, tmp_path / "circuit", tokenizer=None, name="tiny")
+    tokens = windows(count=4).rows[:, :-1]
+    assert worst(circuit.run(tokens), prepared.logits(torch.from_numpy(tokens), dtype="float64")) < 1e-9
+    save_prepared(prepared, tmp_path / "model")
+    model = type(prepared.model).from_pretrained(tmp_path / "model").eval()
+    again = load_prepared(tmp_path / "model", model)
+    assert again.counts() == prepared.counts()
+    assert again.halting.dump() == prepared.halting.dump()
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
+    runs = [fresh() for _ in range(3)]
+    for prepared, seed in zip(runs, (0, 0, 1)):
+        go(prepared, short(seed=seed))
+    assert same_weights(runs[0], runs[1])
+    assert not same_weights(runs[0], runs[2])
+
+
+def test_depth_only_learns_counts_and_no_weight() -> None:
+    prepared, before = fresh(), fresh()
+    base = recipe("tiny")
+    trained = go(prepared, preset("depth-only", replace(base, heat=replace(base.heat, updates=12))))
+    assert same_weights(prepared, before)
+    assert trained.calibration.counts() == prepared.modes()
+    assert trained.iterations != trained.seed_iterations
+    assert all(p.requires_grad for p in prepared.weights())  # frozen for the run alone
+
+
+def test_fixed_counts_keep_their_share() -> None:
+    prepared = fresh()
+    trained = go(prepared, preset("fixed-counts", short(fixed_share=0.5)))
+    full = go(fresh(), preset("fixed-counts", short(fixed_share=1.0)))
+    halved = fixed_counts(full.calibration, 0.5)
+    assert trained.calibration.counts() == halved
+    assert not same_weights(prepared, fresh())
+
+
+@pytest.mark.parametrize("name", ["squeezed", "control"])
+def test_calibrated_presets_meet_the_tolerance_after_training(name: str) -> None:
+    prepared = fresh()
+    trained = go(prepared, preset(name, short()))
+    assert trained.seed_iterations == {}
+    for norm in trained.calibration.norms.values():
+        assert norm.fit.error(norm.goldschmidt_count, norm.newton_count) <= 1e-4
+    assert not same_weights(prepared, fresh())
+
+
+def test_noise_changes_the_run_and_is_repeatable() -> None:
+    runs = [fresh() for _ in range(3)]
+    found = [go(p, short(noise=sigma)) for p, sigma in zip(runs, (0.0, 1e-2, 1e-2))]
+    assert same_weights(runs[1], runs[2])
+    assert found[1].validation == found[2].validation != found[0].validation
+    assert not same_weights(runs[0], runs[1])
+
+
+def test_the_relaxed_solver_reaches_every_site() -> None:
+    trained = go(fresh(), short(solver="relaxed"))
+    assert {c.fit.denominator.solver for c in trained.calibration.norms.values()} == {"relaxed"}
+    assert {c.fit.init.solver for c in trained.calibration.softmaxes.values()} == {"relaxed"}
+
+
+def test_accumulation_changes_nothing_but_rounding(tmp_path: Path) -> None:
+    go(fresh(), short(), tmp_path / "one")
+    go(fresh(), short(micro_tokens=2 * CONTEXT, patience=4), tmp_path / "four")  # four micro-batch steps an update
+    one, four = ([x["task"] for x in read_log(tmp_path / f) if x["kind"] == "update"] for f in ("one", "four"))
+    assert four[:2] == pytest.approx(one[:2], rel=1e-4, abs=1e-7)
+    assert four == pytest.approx(one, rel=1e-2, abs=1e-4)
+
+
+def test_non_finite_batches_are_counted_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = loop.losses, []
+
+    def poisoned(*args: Any) -> Terms:
+        calls.append(1)
+        terms = real(*args)
+        return replace(terms, task=terms.task * math.nan) if len(calls) in (3, 4) else terms
+
+    monkeypatch.setattr(loop, "losses", poisoned)
+    prepared = fresh()
+    trained = go(prepared, short(), tmp_path)
+    assert trained.skipped == 2
+    assert all(bool(torch.isfinite(p).all()) for p in prepared.weights())
+    updates = [x for x in read_log(tmp_path) if x["kind"] == "update"]
+    assert [x["finite"] for x in updates] == [True, True, False, False, True, True, True, True]
+    assert [x["task"] is None for x in updates] == [not x["finite"] for x in updates]
+    for line in (tmp_path / "log.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)  # no NaN: any JSON reader can read it
+
+
+def test_a_collapsing_run_stops_and_names_the_site(tmp_path: Path) -> None:
+    base = short()
+    wild = replace(base, heat=replace(base.heat, updates=60, lr=30.0, final_lr=30.0))
+    with pytest.raises(TrainingError, match=r"heat: the run has collapsed.*First to leave its domain: (h\.\d|ln_f)\S*: input"):
+        go(fresh(), wild, tmp_path)
+    assert len([x for x in read_log(tmp_path) if x["kind"] == "update"]) >= loop.PATIENCE_FOR_COLLAPSE
+
+
+def test_a_run_without_finite_batches_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = fresh()
+    with torch.no_grad():
+        prepared.model.transformer.h[1].ln_2.weight[3] = math.nan
+    monkeypatch.setattr(loop, "PATIENCE_FOR_COLLAPSE", 2)
+    with pytest.raises(TrainingError, match=r"squeeze: .*: h\.1\.mlp\S*: its input holds values that are not finite"):
+        go(prepared, short())
+
+
+def test_bad_input_is_refused() -> None:
+    prepared = fresh()
+    with pytest.raises(ConfigError, match="the windows hold 16 tokens, the recipe's context is 128"):
+        go(prepared, recipe("default-model"))
+    with pytest.raises(ConfigError, match="context 32 exceeds the model's 16"):
+        wide = windows(count=40)
+        joined = np.concatenate([wide.rows[::2, :-1], wide.rows[1::2]], axis=1)
+        train(prepared, type(wide)(joined), replace(short(), context=32))
+    rows = windows().rows.copy()
+    rows[3, 5] = 48
+    with pytest.raises(ConfigError, match="vocabulary of 48"):
+        train(prepared, type(windows())(rows), short())
+
+
+def test_an_unsupported_nonlinearity_is_named() -> None:
+    with pytest.raises(ConfigError, match="relu"):
+        prepare(tiny_gpt2(0, activation_function="relu"))
+
+
+def test_merge_keeps_constants_whose_ranges_still_fit(whole: Run) -> None:
+    calibration = whole[1].calibration
+    assert merge(calibration, calibration) == calibration
+    name, row = next(iter(calibration.softmaxes.items()))
+    far = replace(row.observed_init, hi=2 * row.fit.init.hi)
+    fitted = replace(row, observed_init=far, fit=replace(row.fit, init=replace(row.fit.init, hi=3 * row.fit.init.hi)))
+    seen = replace(calibration, softmaxes={**calibration.softmaxes, name: fitted})
+    assert merge(calibration, seen).softmaxes[name].fit.init.hi == 3 * row.fit.init.hi
+    norm_name, norm = next(iter(calibration.norms.items()))
+    moved = replace(norm, observed=replace(norm.observed, hi=2 * norm.fit.hi))
+    seen = replace(calibration, norms={**calibration.norms, norm_name: moved})
+    assert merge(calibration, seen).norms[norm_name] == moved
+
+
+def test_a_model_in_training_mode_runs_without_dropout() -> None:
+    runs = []
+    for training in (False, True):
+        model = tiny_gpt2(1, width=32, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
+        model.train(training)
+        prepared = prepare(model)
+        go(prepared, short())
+        runs.append(prepared)
+    assert same_weights(*runs)
