@@ -23,8 +23,10 @@ from typing import Any
 
 import numpy as np
 
-ROWS = ("bootstrap", "bootstrap, period 16", "bootstrap of a pair", "rotation", "six rotations", "product", "plain product",
-        "linear map, 30 diagonals", "start-up")  # fmt: skip
+ROWS = (
+    "bootstrap", "bootstrap, period 16", "bootstrap of a pair", "rotation", "six rotations", "product",
+    "plain product", "linear map, 30 diagonals", "start-up",
+)  # fmt: skip
 
 
 def measure(engine_name: str, log_n: int, threads: int, repeats: int) -> dict[str, Any]:

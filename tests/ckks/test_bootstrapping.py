@@ -239,7 +239,16 @@ def test_bad_periods_and_bounds_are_refused() -> None:
 def test_the_message_ratio_follows_the_period() -> None:
     shifts = [BOOTSTRAP.shift(MODEL, p) for p in (1024, 256, 64, 16, 4, 1)]
     assert shifts == sorted(shifts, reverse=True)
-    assert shifts[0] - shifts[-1] == 5  # sqrt(1024)
+    assert shifts[0] - shifts[-1] == 3  # 1024^0.28
+
+
+def test_the_default_models_ring() -> None:
+    """N = 2^12: 2048 slots, nine levels left."""
+    s = Scheme(native_set(native_params("insecure-native-12")).chain, periods=(2048,), threads=2)
+    for x in (np.random.default_rng(9).uniform(-1, 1, 2048), np.ones(2048)):
+        got = s.bootstrapper.bootstrap_real(s.encrypt(x, 0), period=2048)
+        assert got.level == 9
+        assert np.abs(s.error(got, x)).max() <= 2.0**-18
 
 
 @pytest.mark.slow

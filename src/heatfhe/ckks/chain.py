@@ -42,11 +42,14 @@ class ChainSpec:
     eval_gain: int = 0  # bits by which EvalMod's first square is kept finer: its error is amplified most
     raise_bits: tuple[int, ...] = ()  # CoeffsToSlots levels of two mains, lowest first
     spare_pairs: int = 0  # CoeffsToSlots levels of two spare terminals, above those
+    special_bits: float = 31.0  # special primes lie just below 2^this; a few bits above the widest digit are enough
 
     def __post_init__(self) -> None:
         n = self.ring_dimension
         if n < 16 or n & (n - 1) or n > 1 << 17:
             raise ConfigError(f"ring dimension must be a power of two from 16 to 131072, got {n}")
+        if not 25.0 <= self.special_bits <= 31.0:
+            raise ConfigError(f"special primes have 25 to 31 bits, got {self.special_bits}")
         if not 20 <= self.scale_bits <= 50 or self.levels < 1 or self.special < 1:
             raise ConfigError(
                 f"a chain needs a scale of 20 to 50 bits, one level and one special prime at least; got "
@@ -282,7 +285,7 @@ def make_chain(spec: ChainSpec) -> Chain:
     terminals = _terminals(n, count)
     mains = _normal_mains(levels, terminals, spec.scale_bits, n)
     used = {*terminals, *mains}
-    special = _take(primes_below(WORD_LIMIT, n), spec.special, used)
+    special = _take(primes_below(int(2.0**spec.special_bits), n), spec.special, used)
     for pair in reversed(_eval_pairs(spec, used)):
         mains += pair
     windows = [*levels, *((top_mu + 2 * i, top_tau) for i in range(1, spec.eval_levels + 1))]

@@ -2,7 +2,7 @@
 """Parameter sets of the native engine, by name, and the way from Params to the chain they stand for.
 
 | set | levels left | scale | log2 QP | bits of a random, of any message | security |
-| native-16-r40 | 13 | 40 | 1745.8 | 21, 15 | 128 bits, classical |
+| native-16-r40 | 13 | 40 | 1746.8 | 21, 15 | 128 bits, classical |
 | native-16-r35 | 16 | 35 | 1738.1 | 17, 15 | 128 bits, classical |
 | insecure-native-11, -12, -13 | 9 | 35 | 1288 | 24, 18 | none: tests, demo |
 | insecure-native-tiny | 3 | 35 | 1016 | 24, 18 | none: unit tests |
@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
+from heatfhe.ckks.bootstrapping.bootstrapper import RATIO_SLOPE
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL
 from heatfhe.ckks.chain import Chain, ChainSpec, check_security, make_chain
 from heatfhe.ckks.keys import sparse_modulus_bits
@@ -51,6 +52,7 @@ class NativeSet:
             "normal_levels": c.normal_levels,
             "stc_levels": b.stc_levels,
             "ratio_bits": float(b.ratio_bits).hex(),
+            "ratio_slope": float(RATIO_SLOPE).hex(),
             "interval": INTERVAL,
             "double_angles": DOUBLE_ANGLES,
             "cosine": [float(x).hex() for x in COSINE],
@@ -58,7 +60,16 @@ class NativeSet:
         return hashlib.sha256(canonical_json(text)).digest()
 
 
-_CHAIN_WORDS = ("special", "eval_levels", "eval_bits", "eval_gain", "raise_levels", "raise_bits", "spare_pairs")
+_CHAIN_WORDS = (
+    "special",
+    "special_bits",
+    "eval_levels",
+    "eval_bits",
+    "eval_gain",
+    "raise_levels",
+    "raise_bits",
+    "spare_pairs",
+)
 
 
 def make_params(
@@ -95,7 +106,7 @@ def native_set(params: Params) -> NativeSet:
     spec = ChainSpec(
         ring_dimension=params.ring_dimension, scale_bits=int(params.scale_bits),
         levels=params.levels + words["stc_levels"], special=words["special"], eval_levels=words["eval_levels"],
-        eval_bits=words["eval_bits"], eval_gain=words["eval_gain"],
+        eval_bits=words["eval_bits"], eval_gain=words["eval_gain"], special_bits=words["special_bits"],
         raise_bits=(words["raise_bits"],) * words["raise_levels"], spare_pairs=words["spare_pairs"],
     )  # fmt: skip
     bootstrap = BootstrapSpec(stc_levels=words["stc_levels"], ratio_bits=words["ratio_bits"])
@@ -164,8 +175,8 @@ def _toy(name: str, ring_dimension: int, levels: int, special: int, noise: float
 
 def _r40() -> Params:
     spec = ChainSpec(
-        ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=58, eval_gain=2,
-        raise_bits=(59, 59), spare_pairs=2,
+        ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=59, eval_gain=1,
+        raise_bits=(59, 59), spare_pairs=2, special_bits=30.5,
     )  # fmt: skip
     bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=9.0)
     return make_params("native-16-r40", spec, bootstrap, noise=4e-7, promised_bits=15.0, window=16.0)

@@ -18,6 +18,8 @@ from heatfhe.ckks.linear import EncodedMap
 from heatfhe.ckks.ring import Ciphertext
 from heatfhe.errors import ConfigError
 
+RATIO_SLOPE = 0.28  # log2 of the message ratio per halving of the period
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapSpec:
@@ -44,11 +46,12 @@ class BootstrapSpec:
     def shift(self, chain: Chain, period: int) -> int:
         """u: a value enters ModRaise at scale 2^u Delta_0, its message ratio is q0 / (2^u Delta_0).
 
-        The sine's error grows with the coefficients, which are sqrt(slots / period) times larger for a value of this
-        period, and the noise of EvalMod shrinks by as much: the ratio follows.
+        EvalMod's noise is R sqrt(2 period) delta in the slots, the sine's error at worst 6.6 / R^2 whatever the period,
+        at best 6.6 / (2 period R^2) for random messages. Shorter periods therefore want a larger ratio: between
+        period^(-1/6), the best for constant messages, and period^(-1/2), the best for random ones.
         """
         slots = chain.ring_dimension // 2
-        wanted = self.ratio_bits + 0.5 * math.log2(slots / period)
+        wanted = self.ratio_bits + RATIO_SLOPE * math.log2(slots / period)
         return math.floor(math.log2(chain.base_modulus) - chain.scale_bits - wanted + 0.1)
 
     def rotations(self, chain: Chain, period: int) -> dict[int, int]:
@@ -114,10 +117,10 @@ class Bootstrapper:
         """The same value (or half of it) with fresh levels.
 
         Domain  slots of period ``period`` (a power of two), of magnitude at most ``bound``.
-        Bound   the sine: 6.6 bound / R^2 for any shape of message, 25.5 s^3 bound / (2 period R^2) for random ones of
-                rms s; EvalMod noise R sqrt(2 period) K 2 sqrt((h+1)/12) sqrt(N) / 2^eval_bits, times bound.
+        Bound   relative to ``bound``: the sine, 6.6 / R^2 for any message, 25.5 s^3 / (2 period R^2) for random ones of
+                rms s; EvalMod, R sqrt(period) delta with delta about 2^-42.8 N / 2^11 at 58 bits.
         Depth   what the chain holds above ``levels``; none of the value's own.
-        Source  4.9 of the parameter notes in docs; ePrint 2022/024 for the encapsulation.
+        Source  Cheon et al., EUROCRYPT 2018; ePrint 2020/1203 and 2022/024; the figures, docs/security-native.md.
         """
         chain = self._e.ring.chain
         slots = chain.ring_dimension // 2

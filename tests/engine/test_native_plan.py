@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole plan under encryption on the native engine: prompt and free-running tokens, equal to the clear engine's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("numba", reason="the native engine needs numba")
+
+from heatfhe.circuit import Circuit
+from heatfhe.ckks.presets import native_params
+from heatfhe.client.keyring_native import NativeKeyring
+from heatfhe.engine import ClearEngine, Decode, MemoryKeys, key_request
+from heatfhe.engine.native import NativeEngine
+from heatfhe.planning import Plan, plan
+from tests.engine.conformance import bits
+from tests.tiny import tiny_circuit
+
+Real = NDArray[np.float64]
+
+
+def tell(p: Plan, circuit: Circuit, engine: Any, put: Any, get: Any, prompt: list[int], count: int) -> list[Real]:
+    """Prompt steps, then the one-hot rows of free-running tokens."""
+    decode = Decode(p, engine, p.source(circuit))
+    x = [p.packing.pack_residual(circuit.folded.token[t]) for t in prompt]
+    level = p.program("generate").inputs["x"].level
+    for row in x[:-1]:
+        decode.prompt([put(row, level)])
+    rows = []
+    for i in range(count):
+        token = decode.generate([put(x[-1], level)] if i == 0 else None)
+        rows.append(p.packing.unpack_vocabulary([get(part) for part in token]))
+    return rows
+
+
+def check(circuit: Circuit, name: str, prompt: list[int], count: int) -> None:
+    params = native_params(name)
+    p = plan(circuit, params)
+    request = key_request(p)
+    clear = ClearEngine(params, request=request)
+    told = tell(p, circuit, clear, clear.value, lambda v: v.slots, prompt, count)
+    ring = NativeKeyring(request)
+    engine = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
+    secret = tell(
+        p, circuit, engine,
+        lambda row, level: engine.parse(ring.encrypt(row, level=level)),
+        lambda v: ring.decrypt(engine.dump(v)),
+        prompt, count,
+    )  # fmt: skip
+    tokens = [int(np.argmax(row)) for row in secret]
+    assert tokens == [int(np.argmax(row)) for row in told]
+    assert tokens == list(circuit.generate(prompt, count).tokens)
+    for a, b in zip(secret, told, strict=True):
+        assert bits(a, b) >= 14.0
+
+
+def test_one_prompt_step_and_two_generated_tokens() -> None:
+    check(tiny_circuit(layers=1, width=16, vocabulary=32, context=16), "insecure-native-11", [3, 7], 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["insecure-native-11", "insecure-native-12"])
+def test_two_layers_four_tokens(name: str) -> None:
+    check(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), name, [3, 7, 5], 4)
