@@ -39,6 +39,18 @@ class Run:
     trace: list[tuple[Any, ...]]
 
 
+def teacher_forced(plan: Plan, circuit: Circuit, tokens: NDArray[np.int64], **options: Any) -> NDArray[np.float64]:
+    """Logits of windows (W, P), all windows as one batch."""
+    engine = ClearEngine(plan.params, request=key_request(plan), **options)
+    decode = Decode(plan, engine, plan.source(circuit))
+    rows = plan.packing.pack_residual(circuit.folded.token[tokens])
+    found = []
+    for position in range(tokens.shape[1]):
+        logits = decode.logits([engine.value(rows[:, position])])
+        found.append(plan.packing.unpack_vocabulary([v.slots for v in logits]))
+    return np.stack(found, axis=1)
+
+
 def generate(plan: Plan, circuit: Circuit, prompt: list[int], count: int, **options: Any) -> Run:
     """Prompt, then free running, on the clear engine with exactly the plan's keys."""
     engine = ClearEngine(plan.params, request=key_request(plan), **options)

@@ -16,7 +16,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.planning import Packing, cost_table, place, plan, record
 from heatfhe.planning.params import preset
 from heatfhe.planning.tally import tally
-from tests.planning.clear_run import clear_params, generate
+from tests.planning.clear_run import clear_params, generate, teacher_forced
 from tests.tiny import tiny_circuit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
@@ -87,8 +87,11 @@ def test_a_model_of_this_shape_with_random_weights_agrees_for_three_tokens() -> 
     circuit = tiny_circuit(
         layers=12, width=768, heads=12, vocabulary=50257, context=8, sequences=1, seed=8, tolerance=1e-2
     )
-    made = plan(circuit, clear_params(32768, levels=13))
+    made = plan(circuit, clear_params(32768, levels=13), programs=("generate", "prompt", "logits"))
     expected = circuit.generate([17, 40000], 3)
     run = generate(made, circuit, [17, 40000], 3)
     assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
     assert [int(h.argmax()) for h in run.one_hots] == expected.tokens
+    tokens = np.array([[17, 40000, 3]])
+    logits = circuit.run(tokens)
+    assert np.abs(teacher_forced(made, circuit, tokens) - logits).max() < 1e-8 * np.abs(logits).max()
