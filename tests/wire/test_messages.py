@@ -79,13 +79,17 @@ def test_parameters_that_lie_about_security_are_refused() -> None:
 
 
 def test_a_key_set_is_named_by_its_content() -> None:
-    keys = (KeyEntry(name="rotation-1", size=3, sha256=D), KeyEntry(name="rotation-2", size=4, sha256=D))
+    keys = (KeyEntry(name="rotation-1", size=3, sha256=D), KeyEntry(name="rotation-2", size=4, sha256="ef" * 32))
     manifest = KeyManifest(config_id=D, keys=keys)
     assert KeyManifest.from_json(manifest.as_json()) == manifest
     assert manifest.size == 7
     assert KeyManifest(config_id=D, keys=keys[::-1]).key_set != manifest.key_set
     with pytest.raises(WireError, match="share a name"):
         KeyManifest(config_id=D, keys=(keys[0], keys[0]))
+    with pytest.raises(WireError, match="two sizes"):
+        KeyManifest(config_id=D, keys=(keys[0], replace(keys[1], sha256=D)))
+    with pytest.raises(WireError, match="lists no keys"):
+        KeyManifest.from_json({"config_id": D, "keys": []})
     for change in ({"size": 0}, {"size": 1 << 40}, {"size": True}, {"name": "../x"}, {"sha256": "xyz"}, {"extra": 1}):
         body = manifest.as_json()
         body["keys"][0] = {**body["keys"][0], **change}

@@ -64,7 +64,7 @@ class Bundle:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
-        ids = list(self._tokenizer.encode(text).ids)
+        ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         if not ids:
             raise DataError("the prompt holds no token; write something")
         return ids

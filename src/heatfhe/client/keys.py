@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from heatfhe.client.link import Link
-from heatfhe.engine import Keyring, KeyringFactory
+from heatfhe.engine import KeyRequest, Keyring, KeyringFactory
 from heatfhe.errors import WireError
 from heatfhe.files import atomic_directory, atomic_write, read_json, write_json
 from heatfhe.progress import SILENT, Reporter
@@ -35,11 +35,8 @@ class KeyFolder:
         """Whether keys were made before, completely."""
         return (self.folder / "manifest.json").exists()
 
-    def open(self, factory: KeyringFactory, request: object, reporter: Reporter = SILENT) -> Keyring:
+    def open(self, factory: KeyringFactory, request: KeyRequest, reporter: Reporter = SILENT) -> Keyring:
         """The keyring, made now if it is not there. A secret is written whole before any public key is derived."""
-        from heatfhe.engine import KeyRequest
-
-        assert isinstance(request, KeyRequest)
         secret = self.folder / "secret"
         if secret.is_dir():
             ring = factory(request, secret)

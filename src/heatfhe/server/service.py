@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
@@ -68,8 +69,6 @@ class Service:
 
     def start(self) -> None:
         """Take the folder, tidy what a killed process left, go on with its jobs."""
-        import fcntl
-
         try:
             fcntl.flock(self._lock_file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
