@@ -70,6 +70,7 @@ def measure(engine_name: str, log_n: int, threads: int, repeats: int) -> dict[st
         "worst_bits": float(-np.log2(np.abs(error).max())),
         "levels": params.levels,
         "seconds": {"start-up": made - begin, "keys": opened - made},
+        "cpu": {},
         "spread": {},
     }
     wrong = np.abs(ring.decrypt(engine.dump(work["product"]())) - x * x).max()
@@ -78,11 +79,13 @@ def measure(engine_name: str, log_n: int, threads: int, repeats: int) -> dict[st
     for name, run in work.items():
         run()
         times = []
+        spent = time.process_time()
         for _ in range(repeats if "bootstrap" in name else 4 * repeats):
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
         out["seconds"][name] = statistics.median(times)
+        out["cpu"][name] = (time.process_time() - spent) / len(times)
         out["spread"][name] = 100 * (max(times) - min(times)) / statistics.median(times)
     return out
 
@@ -127,6 +130,8 @@ def main() -> int:
         if peer:
             other = peer["seconds"][row]
             line += f" | openfhe {1e3 * other:9.2f} ms | ours/peer {mine / other:.2f}"
+            if row in peer["cpu"]:
+                line += f" (processor time {ours['cpu'][row] / peer['cpu'][row]:.2f})"
         else:
             line += " | peer absent"
         print(f"{line} | spread {ours['spread'].get(row, 0):.0f}%")
