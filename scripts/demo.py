@@ -298,7 +298,8 @@ def main() -> int:
     except OSError:
         print("demo: another make demo runs in this folder; wait for it or stop it", file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for end in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(end, signal.default_int_handler)
     words = f"insecure toy parameters ({demo.params}): they protect nothing"
     print(f"heatfhe demo on {os.cpu_count()} cores, with {words}")
     try:
