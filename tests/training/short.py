@@ -23,9 +23,9 @@ def windows(seed: int = 0, count: int = 48) -> Windows:
     return cut(np.cumsum(steps) % 48, CONTEXT)
 
 
-def fresh(seed: int = 1) -> Prepared:
+def fresh(seed: int = 1, **options: Any) -> Prepared:
     """The model every test starts from."""
-    return prepare(tiny_gpt2(seed, width=32))
+    return prepare(tiny_gpt2(seed, width=32, **options))
 
 
 def short(**changes: Any) -> Recipe:

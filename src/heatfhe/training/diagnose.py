@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,16 +45,16 @@ def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
 
 
 def _domain(prepared: Prepared, owner: str, part: str) -> tuple[float, float]:
-    """Where a value may lie: sums of a softmax row, as means, have no lower end (a smaller one converges)."""
+    """Where a value may lie; one that goes into a root or a reciprocal may be anything above zero but too large."""
     known = prepared.calibration
     if known is not None and part == "z" and owner in known.norms:
-        return known.norms[owner].fit.lo, known.norms[owner].fit.hi
+        return 0.0, known.norms[owner].fit.hi
     if known is not None and owner in known.softmaxes:
         fit = known.softmaxes[owner].fit
         if part == "scores":
             return fit.lo, fit.hi
         if part in ("sum", "sum2"):
-            return -math.inf, fit.init.hi if part == "sum" or fit.refine is None else fit.refine.hi
+            return 0.0, fit.init.hi if part == "sum" or fit.refine is None else fit.refine.hi
     if known is not None and part == "in" and owner in known.activations:
         bound = known.activations[owner].fit.bound
         return -bound, bound
@@ -71,13 +72,14 @@ def _as_compared(part: str, value: Tensor) -> Tensor:
 
 def noise_tap(sigma: float, seed: int, step: int) -> Tap:
     """A tap that adds Gaussian noise at every solver's input and output; the same for equal (seed, step)."""
+    mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])  # torch reads 32 bits of a seed on a CPU
     generators: dict[torch.device, torch.Generator] = {}
 
     def tap(name: str, value: Tensor) -> Tensor:
         if not name.endswith(NOISY):
             return value
         if value.device not in generators:
-            generators[value.device] = torch.Generator(value.device).manual_seed((seed << 32) + step)
+            generators[value.device] = torch.Generator(value.device).manual_seed(mixed)
         noise = torch.randn(value.shape, generator=generators[value.device], device=value.device, dtype=value.dtype)
         return value + sigma * noise
 
