@@ -31,7 +31,8 @@ class FitOptions:
     """How ranges become constants.
 
     ``margin``                widens a domain where leaving it is fatal: above for a reciprocal and a root (below they
-                              converge), about the middle for scores, on both sides for an activation.
+                              converge), about the middle for scores, on both sides for an activation. A softmax's sums
+                              widen as the exponential of what their scores may gain.
     ``form``                  how a norm's rational seed is evaluated: ``quotient`` (the paper's), or ``partial``, which
                               saves a level.
     ``delta_2``               fixes the refinement factor of every softmax; None picks the cheapest per block.
@@ -137,11 +138,14 @@ def _softmax_at(
     window = fit_exponential((hi - lo) / (2.0 * delta_1 * delta_2), 8, delta_1.bit_length() - 1)
     log_mean = seen.log_means[name][delta_2]
     first = Range(math.exp(log_mean.lo - middle / delta_2), math.exp(log_mean.hi - middle / delta_2))
-    init = ReciprocalFit(lo=first.lo, hi=first.hi * options.margin, solver=options.solver)
+    # A sum of exponentials moves with its scores: where those may widen by a margin, its logarithm may rise as much.
+    slack = math.exp((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
+    reach = min(first.hi * max(options.margin, slack), max(math.exp((hi - middle) / delta_2), first.hi * options.margin))
+    init = ReciprocalFit(lo=first.lo, hi=reach, solver=options.solver)
     # z over every pass: at least 1 (rows of one entry attain it), at most the row length.
     passes = [tau for tau in seen.log_squares[name] if 2 <= tau <= delta_2]
     second = Range(1.0, max(1.0, *(math.exp(seen.log_squares[name][tau].hi) for tau in passes)))
-    top = min(second.hi * options.margin, max(float(seen.context), 1.0 + options.margin))
+    top = min(second.hi * max(options.margin, slack), max(float(seen.context), 1.0 + options.margin))
     if counts is not None:
         init_count, refine_count = counts[f"{name}/init"], counts[f"{name}/refine"]
         refine = _refine_fit(init, init_count, top, options)
