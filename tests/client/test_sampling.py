@@ -8,12 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from heatfhe.client import Sampler, gumbel_bound, gumbel_noise
+from heatfhe.client import Sampler, gumbel_noise
 from heatfhe.client.layout import Layout
 from heatfhe.client.sampling import fresh_generator, largest_temperature
 from heatfhe.engine import ClearEngine, Decode, key_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, plan
+from heatfhe.server.temperature import holds
+from heatfhe.server.temperature import largest_temperature as measured_temperature
+from heatfhe.wire import gumbel_bound
 from tests.server.serving import PARAMS, served_circuit
 
 given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given
@@ -123,3 +126,19 @@ def test_the_clients_own_sampler() -> None:
 
 def test_every_client_draws_its_own_noise() -> None:
     assert fresh_generator().random() != fresh_generator().random()
+
+
+def test_the_stated_temperature_is_one_the_schedule_holds(sampled: Plan) -> None:
+    """What a server states is measured: at it the clear engine's own checks pass, far above it the schedule breaks."""
+    circuit = served_circuit()
+    stated = measured_temperature(circuit, cut=gumbel_bound(64), noise_bound=circuit.calibration.magnitudes["logits"])
+    assert stated >= 0.4
+    for prefix in PREFIXES:
+        draw(sampled, prefix, stated, seed=3)  # raises if a magnitude leaves what the plan allows
+    argmax = circuit.calibration.argmax
+    assert argmax is not None
+    logits = circuit.run([40])[-1]
+    noise = np.random.default_rng(0).gumbel(size=(200, 64))
+    assert holds(argmax.schedule, logits[None, :])
+    assert not holds(argmax.schedule, logits + 50 * noise)
+    assert measured_temperature(circuit, cut=gumbel_bound(64), noise_bound=0.1) == 0.0

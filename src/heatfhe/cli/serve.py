@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="option of the engine, e.g. threads=2"
     )
+    parser.add_argument("--max-temperature", type=float, metavar="T", help="of sampling (default: measured at start)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes kept per device")
     parser.add_argument(
         "--worker-memory", type=float, metavar="GIB", help="memory cap of a worker (default: 80 %% of RAM)"
@@ -132,7 +133,13 @@ def _source(args: argparse.Namespace, console: Console) -> ModelSource:
     if not args.simulate:
         options.setdefault("threads", max(1, (os.cpu_count() or 1) // len(args.device or ["cpu"])))
     ordered = tuple(sorted(options.items()))
-    return ModelSource(name=name, plan=plan_path.resolve(), circuit=Path(path).resolve(), options=ordered)
+    return ModelSource(
+        name=name,
+        plan=plan_path.resolve(),
+        circuit=Path(path).resolve(),
+        options=ordered,
+        max_temperature=args.max_temperature,
+    )
 
 
 def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:

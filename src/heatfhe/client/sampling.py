@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
+from heatfhe.wire import gumbel_bound
 
 Real = NDArray[np.float64]
 
@@ -23,18 +24,6 @@ Real = NDArray[np.float64]
 def fresh_generator() -> np.random.Generator:
     """A generator seeded by the operating system."""
     return np.random.default_rng(secrets.randbits(256))
-
-
-def gumbel_bound(vocabulary: int) -> float:
-    """Where |G| is cut.
-
-    Domain  vocabulary >= 2.
-    Bound   a draw differs from uncut Gumbel with probability at most vocabulary * exp(-bound) = exp(-7) < 0.1 %
-            (union over words; P(G > b) = 1 - exp(-exp(-b)) <= exp(-b); G < -bound never happens in float64).
-    Depth   0.
-    Source  Gumbel 1954; the union bound.
-    """
-    return math.log(vocabulary) + 7.0
 
 
 def gumbel_noise(rng: np.random.Generator, vocabulary: int, temperature: float) -> Real:

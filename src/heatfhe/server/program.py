@@ -16,8 +16,9 @@ from heatfhe.planning import Plan
 from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings
+from heatfhe.server.temperature import largest_temperature
 from heatfhe.server.work import Tick
-from heatfhe.wire import Message, ModelConfig, Price
+from heatfhe.wire import Message, ModelConfig, Price, gumbel_bound
 
 _DTYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
 
@@ -38,6 +39,13 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
     sample = plan.programs.get("sample")
     bundle = make_bundle(plan, circuit)
     noise_bound = float(circuit.calibration.magnitudes.get("logits", 0.0)) if sample is not None else 0.0
+    temperature = 0.0
+    if sample is not None:
+        cut = gumbel_bound(plan.shape.vocabulary)
+        measured = source.max_temperature is None
+        temperature = (
+            largest_temperature(circuit, cut=cut, noise_bound=noise_bound) if measured else source.max_temperature
+        ) or 0.0
     config = ModelConfig(
         model=source.name,
         engine=engine,
@@ -61,7 +69,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         context=plan.context,
         bundle=hashlib.sha256(bundle).hexdigest(),
         noise_bound=noise_bound,
-        max_temperature=source.max_temperature if sample is not None else 0.0,
+        max_temperature=temperature,
         price=Price(
             seconds_per_prompt_token=plan.program("prompt").predicted_seconds,
             seconds_per_token=generate.predicted_seconds,

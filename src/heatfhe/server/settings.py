@@ -20,18 +20,21 @@ _POSITIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """One model to serve: a plan and the circuit it belongs to, with options for its engine."""
+    """One model to serve: a plan and the circuit it belongs to, with options for its engine.
+
+    ``max_temperature`` None is measured when the model is loaded: what its argmax schedule holds.
+    """
 
     name: str
     plan: Path
     circuit: Path
     options: tuple[tuple[str, Any], ...] = ()
-    max_temperature: float = 2.0
+    max_temperature: float | None = None
 
     def __post_init__(self) -> None:
         if not is_name(self.name) or "/" in self.name:
             raise ConfigError(f"model name {self.name!r} must be plain letters, digits and ._:+=-")
-        if not 0 <= self.max_temperature <= 100:
+        if self.max_temperature is not None and not 0 <= self.max_temperature <= 100:
             raise ConfigError(f"{self.name}: max_temperature must lie in 0 to 100, got {self.max_temperature}")
 
 

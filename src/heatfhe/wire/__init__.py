@@ -12,6 +12,7 @@ from heatfhe.wire.messages import (
     ModelConfig,
     Price,
     ciphertext_limit,
+    gumbel_bound,
     job_limits,
 )
 from heatfhe.wire.refusal import STATUS, Refusal
@@ -38,6 +39,7 @@ __all__ = [
     "Refusal",
     "TooLargeError",
     "ciphertext_limit",
+    "gumbel_bound",
     "is_name",
     "job_limits",
     "looks_secret",
