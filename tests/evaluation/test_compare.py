@@ -7,9 +7,12 @@ import json
 from dataclasses import replace
 
 from heatfhe.circuit import Circuit
+from heatfhe.engine import BootstrapNoise
 from heatfhe.evaluation import under_noise
 from heatfhe.evaluation.compare import HEADERS, measure, solver_levels, table_row
-from heatfhe.evaluation.drift import sample_windows
+from heatfhe.evaluation.drift import drift, sample_windows
+from heatfhe.planning import plan
+from heatfhe.planning.params import preset
 from tests.tiny import tiny_circuit
 
 CIRCUIT = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
@@ -17,15 +20,25 @@ WINDOWS = sample_windows(CIRCUIT, 3, 9, seed=1)
 
 
 def test_a_row_says_what_the_circuit_is() -> None:
-    row = measure("tiny", CIRCUIT, WINDOWS, 1e-4, seed=5, bootstraps=lambda c: 7 * c.shape.layers)
+    row = measure("tiny", CIRCUIT, WINDOWS, 1e-4, seed=5)
     counts = CIRCUIT.calibration.counts()
     assert row.total == sum(counts.values())  # one refinement pass at delta_2 = 2
     newton = sum(n for name, n in counts.items() if name.endswith("/newton"))
     assert row.levels == solver_levels(row.iterations) == row.total + newton  # a Newton step spends two
-    assert row.bootstraps == 7
+    assert row.bootstraps is None
     found = under_noise(CIRCUIT, WINDOWS, 1e-4, seed=5)
     assert (row.kl, row.top1, row.collapsed, row.windows) == (found.kl, found.top1, found.collapsed, found.windows)
     assert (row.perplexity, row.noisy_perplexity) == (found.clear_perplexity, found.perplexity)
+
+
+def test_with_params_the_noise_enters_at_the_plans_bootstraps() -> None:
+    params = preset("insecure-openfhe-11")
+    row = measure("tiny", CIRCUIT, WINDOWS, 1e-5, seed=5, params=params)
+    made = plan(CIRCUIT, params, programs=("logits",))
+    found = drift(made, CIRCUIT, WINDOWS, noise=BootstrapNoise(sigma=1e-5), seed=5)
+    assert row.bootstraps == len(made.program("logits").bootstraps()) > 0
+    assert (row.kl, row.top1) == (found.fidelity.kl, found.fidelity.top1)
+    assert 0 < row.kl != measure("tiny", CIRCUIT, WINDOWS, 1e-5, seed=5).kl
 
 
 def test_rows_fit_their_table_and_json() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ def test_no_noise_is_the_clear_run() -> None:
 
 def test_more_noise_costs_more() -> None:
     kls = [under_noise(CIRCUIT, WINDOWS, sigma).kl for sigma in (1e-6, 1e-5, 1e-4, 1e-3)]
-    assert all(a < b for a, b in zip(kls, kls[1:]))
+    assert all(a < b for a, b in pairwise(kls))
     assert kls[0] < 1e-8
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data: every kind of source gives the same windows; batches depend on (seed, position) alone; bad sources are named."""
+"""Data: every kind of source gives the same windows; batches depend on (seed, position) alone; bad ones are named."""
 
 from __future__ import annotations
 

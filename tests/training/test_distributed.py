@@ -27,11 +27,11 @@ def test_two_processes_give_the_same_loss_curve(tmp_path: Path) -> None:
         pytest.skip("this torch has no distributed package")
     prepared = fresh()
     go(prepared, short(), tmp_path / "one")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.training.distributed"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, *command, str(tmp_path / "two")], cwd=ROOT, env=environment, capture_output=True, timeout=300
-    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.training.distributed", str(tmp_path / "two")]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=500)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
     assert len(one) == len(two) == 3 * 8

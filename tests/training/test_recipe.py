@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ def test_the_rate_falls_from_lr_to_final_lr(updates: int, lr: float, share: floa
     rates = [phase.rate(i) for i in range(0, updates + 1, max(1, updates // 50))]
     assert rates[0] == pytest.approx(lr)
     assert phase.rate(updates) == pytest.approx(lr * share, abs=1e-18)
-    assert all(a >= b - 1e-15 for a, b in zip(rates, rates[1:]))
+    assert all(a >= b - 1e-15 for a, b in pairwise(rates))
 
 
 def test_prior_and_ramp() -> None:
@@ -131,7 +132,7 @@ def test_presets_change_one_thing() -> None:
     assert [p.updates * p.tokens_per_update for p in control.phases.values()] == [
         p.updates * p.tokens_per_update for p in base.phases.values()
     ]
-    assert {preset(name, base).digest for name in PRESETS}.__len__() == len(PRESETS)
+    assert len({preset(name, base).digest for name in PRESETS}) == len(PRESETS)
 
 
 def test_scaled_shortens_phases_and_keeps_absent_ones_absent() -> None:

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_model(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, help="run folder")
-    parser.add_argument("--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories")
+    parser.add_argument(
+        "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
+    )
     parser.add_argument("--recipe", default=None, help="default-model, gpt2-small or tiny (default: by the model)")
     parser.add_argument("--preset", default="heat", help="heat, squeezed, depth-only, fixed-counts or control")
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
@@ -60,23 +62,35 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prepared = prepare(model)
     try:
         with _finish_the_update(console) as stop:
-            trained = train(prepared, training, chosen, held_out=held_out, folder=args.out, reporter=console.reporter, stop=stop)
+            trained = train(
+                prepared, training, chosen, held_out=held_out, folder=args.out, reporter=console.reporter, stop=stop
+            )
     except Stopped:
         console.print(f"stopped; the same command goes on from {args.out / 'checkpoint'}")
         return 130
-    if torch.distributed.is_initialized() and torch.distributed.get_rank() != 0:
+    if _followed(torch):
         return 0
     save_prepared(prepared, args.out / "model")
-    circuit = export(prepared, trained.calibration, args.out / "circuit", tokenizer=folder, name=f"{args.model}-{args.preset}")
+    place, name = args.out / "circuit", f"{Path(args.model).name}-{args.preset}"
+    circuit = export(prepared, trained.calibration, place, tokenizer=folder, name=name)
     before, after = trained.seed_iterations, trained.iterations
-    console.table(
-        ("family", "calibrated", "learned"), [(f, before.get(f, "-"), n) for f, n in after.items()] + [("all", sum(before.values()), sum(after.values()))]
-    )
-    console.print(f"held-out loss {trained.validation:.4f}, {trained.updates} updates in {trained.seconds:.0f} s, {trained.skipped} skipped")
-    console.print(f"circuit: {args.out / 'circuit'}    next: heat plan {args.out / 'circuit'} --params insecure-native-12")
-    console.json({"iterations": after, "calibrated": before, "validation": trained.validation, "skipped": trained.skipped,
-                  "seconds": trained.seconds, "circuit": str(args.out / "circuit"), "digest": circuit.digest})  # fmt: skip
+    rows = [(family, before.get(family, "-"), count) for family, count in after.items()]
+    console.table(("family", "calibrated", "learned"), [*rows, ("all", sum(before.values()), sum(after.values()))])
+    done = f"{trained.updates} updates in {trained.seconds:.0f} s, {trained.skipped} skipped"
+    console.print(f"held-out loss {trained.validation:.4f}, {done}")
+    console.print(f"circuit: {place}    next: heat plan {place} --params insecure-native-12")
+    facts = {"iterations": after, "calibrated": before, "circuit": str(place), "digest": circuit.digest}
+    console.json(facts | {k: getattr(trained, k) for k in ("validation", "updates", "skipped", "seconds")})
     return 0
+
+
+def _followed(torch: Any) -> bool:
+    """Whether this was one of several processes, and not the one that writes; leaves their group."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    rank = torch.distributed.get_rank()
+    torch.distributed.destroy_process_group()
+    return bool(rank != 0)
 
 
 class _finish_the_update:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fidelity: how well a run agrees with its own clear run. KL, top-1, collapse and perplexity, as the paper measures them.
+"""Fidelity: how well a run agrees with its own clear run: KL, top-1, collapse and perplexity, as the paper has them.
 
 Shapes: W windows, P positions, V vocabulary. A position is diverged when it holds a non-finite logit or one larger than
 ten times the calibrated maximum; a window is collapsed when more than half of its positions are diverged.
@@ -71,7 +71,8 @@ def cross_entropy(logits: Logits, targets: NDArray[np.int64]) -> NDArray[np.floa
 def fidelity(clear: Logits, run: Logits, targets: NDArray[np.int64], *, largest: float) -> Fidelity:
     """Compare logits (W, P, V) of a run with its clear run's; ``targets`` (W, P) are the next tokens."""
     if clear.shape != run.shape or clear.shape[:-1] != targets.shape or clear.ndim != 3:
-        raise ConfigError(f"fidelity needs logits (W, P, V) twice and targets (W, P), got {clear.shape}, {run.shape}, {targets.shape}")
+        shapes = f"{clear.shape}, {run.shape}, {targets.shape}"
+        raise ConfigError(f"fidelity needs logits (W, P, V) twice and targets (W, P), got {shapes}")
     bad = diverged(run, largest)
     collapsed = bad.mean(axis=1) > 0.5
     kl = np.where(bad, np.nan, kl_divergence(clear, run))
@@ -83,7 +84,7 @@ def fidelity(clear: Logits, run: Logits, targets: NDArray[np.int64], *, largest:
         kl=_median(_nanmean(stable, axis=1)),
         top1=float(same.mean()),
         collapsed=int(collapsed.sum()),
-        windows=int(len(collapsed)),
+        windows=len(collapsed),
         perplexity=float(np.exp(np.nanmean(nats))) if np.isfinite(nats).any() else float("nan"),
         clear_perplexity=float(np.exp(cross_entropy(clear, targets).mean())),
         kl_by_position=tuple(_median(column) for column in stable.T),

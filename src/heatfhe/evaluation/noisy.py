@@ -22,7 +22,9 @@ def noise_tap(sigma: float, rng: np.random.Generator) -> Tap:
     return tap
 
 
-def under_noise(circuit: Circuit, windows: NDArray[np.int64], sigma: float, *, seed: int = 0, batch: int = 8) -> Fidelity:
+def under_noise(
+    circuit: Circuit, windows: NDArray[np.int64], sigma: float, *, seed: int = 0, batch: int = 8
+) -> Fidelity:
     """Teacher-forced logits of windows (W, P + 1) with noise at every site, against the circuit's own clear ones."""
     rng = np.random.default_rng(seed)
     tap = noise_tap(sigma, rng)

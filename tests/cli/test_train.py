@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heat train and heat compare on a two-layer model and a few hundred words: results, resumption, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heatfhe.circuit import Circuit
+from heatfhe.cli import main
+from heatfhe.files import read_json
+from heatfhe.training import read_log
+from tests.gpt2_tiny import tiny_gpt2
+
+ROOT = Path(__file__).parent.parent.parent
+TEXT = "<|endoftext|>".join("the cat sat on the mat and the dog ran to the cat. " * 6 for _ in range(8))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tokenizers import ByteLevelBPETokenizer
+
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator([TEXT], vocab_size=280, special_tokens=["<|endoftext|>"], show_progress=False)
+    tiny_gpt2(1, width=32, vocab_size=bpe.get_vocab_size()).save_pretrained(folder)
+    bpe.save(str(folder / "tokenizer.json"))
+    (folder / "text.txt").write_text(TEXT)
+    return folder
+
+
+def train(model: Path, out: Path, *more: str) -> list[str]:
+    text = str(model / "text.txt")
+    return ["train", str(model), "--text", text, "--recipe", "tiny", "--share", "0.3", "-o", str(out), "--json", *more]
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_train_writes_a_run_and_goes_on_from_it(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(train(model, out)) == 0
+    body = answer(capsys)
+    assert body["updates"] == 2 + 7 + 1
+    assert body["skipped"] == 0
+    assert sum(body["calibrated"].values()) > 0
+    assert sorted(p.name for p in out.iterdir() if p.name != "tensorboard") == [
+        "checkpoint",
+        "circuit",
+        "log.jsonl",
+        "model",
+    ]
+    circuit = Circuit.load(out / "circuit")
+    assert circuit.digest == body["digest"]
+    assert circuit.name == "tiny-heat"  # no path in it
+    assert circuit.calibration.iterations() == body["iterations"]
+    assert (out / "model" / "heat.json").exists()
+    assert [x["step"] for x in read_log(out) if x["kind"] == "update"] == list(range(1, 11))
+    assert main(train(model, out)) == 0  # finished: the same circuit again
+    assert answer(capsys)["digest"] == body["digest"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--preset", "luck"], "unknown preset 'luck'"),
+        (["--recipe", "large"], "unknown recipe 'large'"),
+        (["--text", "gone.txt"], "gone.txt: no such text file"),
+        (["--share", "0"], "share lies in"),
+        (["--noise", "-1"], "noise and push must be at least 0"),
+        (["--recipe", "default-model"], "context 128 exceeds the model's 16"),
+    ],
+)
+def test_wrong_arguments_are_one_good_line(
+    model: Path, tmp_path: Path, change: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*train(model, tmp_path / "run"), *change]) == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.startswith("heat: ")
+    assert said.count("\n") == 1
+
+
+def test_a_model_without_text_and_no_model(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(model), "-o", str(tmp_path / "run"), "--recipe", "tiny"]) == 1
+    assert "no text: give --text" in capsys.readouterr().err
+    assert main(["train", str(tmp_path), "-o", str(tmp_path / "run")]) == 1
+    assert "config.json is missing" in capsys.readouterr().err
+
+
+def test_an_unsupported_nonlinearity_is_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "relu"
+    tiny_gpt2(1, width=32, vocab_size=280, activation_function="relu").save_pretrained(other)
+    (other / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+    (other / "text.txt").write_text(TEXT)
+    assert main(train(other, tmp_path / "run")) == 1
+    assert "relu" in capsys.readouterr().err
+
+
+def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "compare"
+    arguments = ["compare", str(model), "--text", str(model / "text.txt"), "--recipe", "tiny", "--share", "0.2"]
+    arguments += ["--windows", "3", "-o", str(out), "--json"]
+    assert main(arguments) == 0
+    body = answer(capsys)
+    names = [row["name"] for row in body["rows"]]
+    assert names[:4] == [f"calibrated 1e-0{k} plain" for k in (1, 2, 3, 4)]
+    assert names[4:] == [f"{p} plain seed 0" for p in ("heat", "squeezed", "depth-only", "fixed-counts", "control")]
+    totals = [sum(row["iterations"].values()) for row in body["rows"]]
+    assert totals[0] < totals[1] < totals[2] < totals[3]  # a tighter tolerance takes more
+    assert totals[7] < totals[3]  # fixed-counts: a share of the calibrated
+    assert all(row["windows"] == 3 and row["perplexity"] > 1 for row in body["rows"])
+    assert read_json(out / "compare.json", "heatfhe-comparison", (1,)) == body
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("circuit.json")}
+    assert len(before) == 9
+    assert main(arguments) == 0
+    assert answer(capsys) == body
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("circuit.json")} == before
+    assert main([*arguments, "--share", "0.3"]) == 1  # the same folder, another recipe
+    assert "another model, text or recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change", [["--presets", "heat,luck"], ["--seeds", "0,x"], ["--solvers", "quick"], ["--params", "x"]]
+)
+def test_compare_finds_wrong_names_before_it_trains(
+    model: Path, tmp_path: Path, change: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = str(model / "text.txt")
+    assert main(["compare", str(model), "--text", text, "--recipe", "tiny", "-o", str(tmp_path / "c"), *change]) == 1
+    assert capsys.readouterr().err.startswith("heat: ConfigError: ")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_process_killed_for_real_goes_on(model: Path, tmp_path: Path, how: signal.Signals, capsys: Any) -> None:
+    assert main(train(model, tmp_path / "straight")) == 0
+    wanted = answer(capsys)["digest"]
+    out = tmp_path / "killed"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "heatfhe.cli", *train(model, out)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while process.poll() is None and not (out / "checkpoint" / "state.json").exists():
+        time.sleep(0.02)
+    process.send_signal(how)
+    process.communicate(timeout=120)
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=True)
+    assert json.loads(done.stdout)["digest"] == wanted
