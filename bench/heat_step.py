@@ -81,7 +81,6 @@ def main() -> None:
         optimizer.step()
 
     peer, peer_spread, peer_bytes = timed(plain_step, args.steps)
-    del plain, forward, optimizer
     torch.cuda.empty_cache()
 
     recipe = Recipe(context=args.context)
@@ -105,10 +104,13 @@ def main() -> None:
         heat_optimizer.step()
 
     ours, spread, our_bytes = timed(heat_step, args.steps)
+    shape, gib = f"B={args.batch} T={args.context}", 2**30
     print(
-        f"phase-two step B={args.batch} T={args.context} | ours {ours:.2f} ms | plain fine-tuning, flash {peer:.2f} ms | ours/peer {ours / peer:.3f} "
-        f"| memory {our_bytes / 2**30:.2f} / {peer_bytes / 2**30:.2f} GiB = {our_bytes / peer_bytes:.3f} "
-        f"| median of {args.steps}, spread {100 * spread:.0f}% / {100 * peer_spread:.0f}% | {torch.cuda.get_device_name()}, torch {torch.__version__}"
+        f"phase-two step {shape} | ours {ours:.2f} ms | plain fine-tuning, flash {peer:.2f} ms "
+        f"| ours/peer {ours / peer:.3f} "
+        f"| memory {our_bytes / gib:.2f} / {peer_bytes / gib:.2f} GiB = {our_bytes / peer_bytes:.3f} "
+        f"| median of {args.steps}, spread {100 * spread:.0f}% / {100 * peer_spread:.0f}% "
+        f"| {torch.cuda.get_device_name()}, torch {torch.__version__}"
     )
     print(json.dumps({"ours_ms": ours, "peer_ms": peer, "ours_bytes": our_bytes, "peer_bytes": peer_bytes}))
 

@@ -70,7 +70,9 @@ def train(args: argparse.Namespace, stream: torch.Tensor, heldout: torch.Tensor)
     decay = [p for p in model.parameters() if p.ndim >= 2]
     plain = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
-        [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], lr=args.lr, betas=(0.9, 0.98),
+        [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
+        lr=args.lr,
+        betas=(0.9, 0.98),
         fused=args.device == "cuda",
     )
     generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -133,7 +135,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, default=1.5)
-    for name, value in (("layers", 4), ("width", 128), ("heads", 4), ("context", 128), ("vocabulary", 1024), ("seed", 0)):
+    for name, value in (
+        ("layers", 4),
+        ("width", 128),
+        ("heads", 4),
+        ("context", 128),
+        ("vocabulary", 1024),
+        ("seed", 0),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=4e-3)
@@ -156,7 +165,9 @@ def main() -> None:
     (args.out / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True, default=str) + "\n")
     tokenizer.save(str(args.out / "tokenizer.json"))
     settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items() if k not in ("data", "out")}
-    (args.out / "training.json").write_text(json.dumps({**record, "settings": settings}, indent=1, sort_keys=True) + "\n")
+    (args.out / "training.json").write_text(
+        json.dumps({**record, "settings": settings}, indent=1, sort_keys=True) + "\n"
+    )
     (args.out / "sampled.txt.xz").write_bytes(lzma.compress(text.encode(), preset=9))
     print(json.dumps(record), len(text), "characters sampled")
     print(text[:1500])

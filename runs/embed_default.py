@@ -54,8 +54,9 @@ def main() -> None:
         if abs(after / before - 1) > 1e-3:
             raise SystemExit(f"{name}: float16 moves its perplexity from {before:.4f} to {after:.4f}")
         narrow.save(assets / name)
-        counts = sum(narrow.calibration.iterations().values())
-        print(f"{name}: {counts} iterations {narrow.calibration.iterations()}, perplexity {before:.4f} -> {after:.4f} in float16")
+        counts = narrow.calibration.iterations()
+        moved = f"perplexity {before:.4f} -> {after:.4f} in float16"
+        print(f"{name}: {sum(counts.values())} iterations {counts}, {moved}")
 
 
 if __name__ == "__main__":

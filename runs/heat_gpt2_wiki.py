@@ -4,8 +4,8 @@
     python runs/heat_gpt2_wiki.py --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out runs/out/wiki \\
         [--jobs heat-plain,control,heat-relaxed] [--seconds 560]
 
-Token arrays are one-dimensional integers (heat's own packing). One GPU; every job prints one JSON line when it ends, and
-is left out when the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint.
+Token arrays are one-dimensional integers. One GPU; every job prints one JSON line when it ends, and is left out when
+the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base = recipe(args.recipe)
-    base = replace(base, micro_tokens=32 * base.context if device == "cuda" else base.micro_tokens, checkpoint_every=10**6)
+    base = replace(
+        base, micro_tokens=32 * base.context if device == "cuda" else base.micro_tokens, checkpoint_every=10**6
+    )
     if args.share != 1.0:
         base = base.scaled(args.share)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,11 @@ def main() -> None:
     windows = cut(np.load(args.train), base.context)
     held = cut(np.load(args.heldout), base.context)
     rows = torch.from_numpy(held.rows[: args.windows]).to(device)
-    card = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "torch": torch.__version__, "windows": args.windows}
+    card = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "windows": args.windows,
+    }
 
     for job in args.jobs.split(","):
         left = args.seconds - (time.time() - began)
@@ -90,7 +96,11 @@ def main() -> None:
             for solver in ("plain", "relaxed"):
                 for rule in ("per-site", "joint"):
                     for tolerance in (1e-1, 1e-2, 1e-3, 1e-4):
-                        found = fit_calibration(prepared.architecture, seen, FitOptions(tolerance=tolerance, solver=solver, rule=rule, argmax=False))
+                        found = fit_calibration(
+                            prepared.architecture,
+                            seen,
+                            FitOptions(tolerance=tolerance, solver=solver, rule=rule, argmax=False),
+                        )
                         row = {"iterations": found.iterations(), "total": sum(found.iterations().values())}
                         if rule == "per-site" and tolerance == 1e-4:
                             prepared.adopt(found)
@@ -99,13 +109,20 @@ def main() -> None:
         else:
             which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
             chosen = replace(preset(which, base), solver=solver)
-            trained = train(prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False)
+            trained = train(
+                prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False
+            )
             facts = {
-                "iterations": trained.iterations, "total": sum(trained.iterations.values()), "seed": trained.seed_iterations,
-                "perplexity": perplexity(prepared, rows, "deployed"), "exact_perplexity": perplexity(prepared, rows, "exact"),
-                "validation": trained.validation, "skipped": trained.skipped, "training_seconds": trained.seconds,
+                "iterations": trained.iterations,
+                "total": sum(trained.iterations.values()),
+                "seed": trained.seed_iterations,
+                "perplexity": perplexity(prepared, rows, "deployed"),
+                "exact_perplexity": perplexity(prepared, rows, "exact"),
+                "validation": trained.validation,
+                "skipped": trained.skipped,
+                "training_seconds": trained.seconds,
                 "counts": trained.calibration.counts(),
-            }  # fmt: skip
+            }
             trained.calibration.save(args.out / f"{job}.calibration.json")
         report(job, {**facts, **card, "seconds": round(time.time() - start, 1)}, args.out)
 

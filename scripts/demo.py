@@ -38,14 +38,18 @@ CONTEXT = 32  # positions the demo's cache holds: a shorter cache than the model
 class Demo:
     """One run: where its files are, which engine, and the time of every stage."""
 
-    def __init__(self, engine: str, serving: str, began: float) -> None:
-        self.out = ROOT / "out" / "demo"
+    def __init__(self, engine: str, serving: str, began: float, out: Path) -> None:
+        self.out = out
         self.engine, self.serving = engine, serving
         self.params = f"insecure-{engine}-12"
         self.began = self._mark = began
         self.stages: list[tuple[str, float]] = []
         self.children: list[subprocess.Popen[str]] = []
         self.out.mkdir(parents=True, exist_ok=True)
+
+    def named(self, path: Path) -> str:
+        """A path as a person would type it here."""
+        return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
     def done(self, stage: str, words: str) -> None:
         """Announce a finished stage in one line, with its time."""
@@ -107,7 +111,7 @@ def train(demo: Demo) -> Circuit:
     run = demo.out / f"heat-{SHARE}"
     circuit = loaded(run / "circuit")
     if circuit is not None:
-        demo.done("train", f"HEAT run of before, kept in {run.relative_to(ROOT)} (remove it to train again)")
+        demo.done("train", f"HEAT run of before, kept in {demo.named(run)} (remove it to train again)")
         return circuit
     try:
         demo.heat("train", "default", "-o", run, "--share", SHARE)
@@ -203,7 +207,7 @@ def serve(demo: Demo, folder: Path) -> tuple[str, Path]:
             token.write_text(facts["token"])
             demo.done("serve", f"process {process.pid} at {facts['url']}: has the model, the plan and no secret key")
             return facts["url"], token
-    raise Failed(f"the server did not start; {demo.out.relative_to(ROOT)}/server.log says why")
+    raise Failed(f"the server did not start; {demo.named(demo.out)}/server.log says why")
 
 
 def ask(demo: Demo, url: str, token: Path) -> tuple[dict[str, Any], bytes]:
@@ -211,7 +215,7 @@ def ask(demo: Demo, url: str, token: Path) -> tuple[dict[str, Any], bytes]:
     who = ["--server", url, "--token-file", token, "--keys", demo.out / "client", "--insecure"]
     keys = demo.heat("keygen", *who, "--upload", python=demo.serving)
     size = f"{keys['keys']} evaluation keys, {keys['bytes'] / 1e6:.1f} MB sent"
-    demo.done("keys", f"{size}; the secret one stays in {(demo.out / 'client').relative_to(ROOT)}")
+    demo.done("keys", f"{size}; the secret one stays in {demo.named(demo.out / 'client')}")
     print(f"     asking {PROMPT!r} under encryption, {TOKENS} tokens ...", flush=True)
     box: list[bytes] = []
     threading.Thread(target=peek, args=(demo.out / "server", box), daemon=True).start()
@@ -281,7 +285,7 @@ def report(demo: Demo, circuits: list[Path]) -> None:
     costs = demo.out / f"costs-{demo.params}.json"
     runs = [*circuits, demo.out / f"heat-{SHARE}", demo.out]
     made = demo.heat("report", *runs, "--params", demo.params, "--costs", costs, "-o", page)
-    demo.done("report", f"{page.relative_to(ROOT)}, {made['bytes'] // 1024} KiB, opens in a browser without a network")
+    demo.done("report", f"{demo.named(page)}, {made['bytes'] // 1024} KiB, opens in a browser without a network")
 
 
 def main() -> int:
@@ -290,8 +294,9 @@ def main() -> int:
     parser.add_argument("--began", type=float, default=time.time())
     parser.add_argument("--engine", choices=("native", "openfhe"), default="native")
     parser.add_argument("--serving", default=sys.executable, help="the Python that serves and asks")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo", help="where everything is kept")
     args = parser.parse_args()
-    demo = Demo(args.engine, args.serving, args.began)
+    demo = Demo(args.engine, args.serving, args.began, args.out.resolve())
     lock = (demo.out / ".lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,7 +332,7 @@ def main() -> int:
         demo.stop()
     minutes = (time.time() - demo.began) / 60
     print(f"done in {minutes:.1f} minutes. Try next:")
-    print("  open out/demo/report.html")
+    print(f"  open {demo.named(demo.out)}/report.html")
     print("  make demo PROMPT='The little dog' TOKENS=8")
     print("  make demo SHARE=1                      the whole recipe: fewer iterations still")
     print("  make demo ENGINE=openfhe               the same on OpenFHE")

@@ -38,7 +38,11 @@ def test_a_failed_directory_leaves_the_old_one(tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == ["y"]
 
 
-@given(st.dictionaries(st.text(max_size=5), st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)))
+@given(
+    st.dictionaries(
+        st.text(max_size=5), st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
+    )
+)
 def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, body: dict[str, object]) -> None:
     path = tmp_path_factory.mktemp("j") / "f.json"
     write_json(path, "kind", 3, body)

@@ -6,7 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-OPTIONAL = "torch transformers datasets accelerate numba cupy openfhe fastapi uvicorn matplotlib cryptography scipy httpx tokenizers"
+OPTIONAL = (
+    "torch transformers datasets accelerate numba cupy openfhe fastapi uvicorn matplotlib cryptography scipy httpx "
+    "tokenizers"
+)
 
 
 def _run(code: str) -> str:

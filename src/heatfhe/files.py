@@ -89,7 +89,9 @@ def read_json(path: Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any
     except FileNotFoundError as err:
         raise FileFormatError(f"{path}: no such file; expected a {kind} file") from err
     except (json.JSONDecodeError, UnicodeDecodeError) as err:
-        raise FileFormatError(f"{path}: not valid JSON ({err}); the file is truncated or altered, make it again") from err
+        raise FileFormatError(
+            f"{path}: not valid JSON ({err}); the file is truncated or altered, make it again"
+        ) from err
     if not isinstance(raw, dict) or raw.get("kind") != kind or not isinstance(raw.get("body"), dict):
         found = raw.get("kind") if isinstance(raw, dict) else type(raw).__name__
         raise FileFormatError(f"{path}: expected a {kind} file, found {found!r}")

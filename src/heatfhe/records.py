@@ -62,14 +62,15 @@ class Site:
         """The count, if this site allows it."""
         if not self.floor <= count <= self.max_count:
             raise SiteError(
-                self.name, f"count {count} lies outside [{self.floor}, {self.max_count}]; choose one inside, or raise max_count"
+                self.name,
+                f"count {count} lies outside [{self.floor}, {self.max_count}]; choose one inside, or raise max_count",
             )
         return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """Closed interval of reals, with how it was obtained: ``observed`` on data, ``guarded`` by a clamp, or ``assumed``."""
+    """Closed interval of reals: ``observed`` on data, ``guarded`` by a clamp, or ``assumed``."""
 
     lo: float
     hi: float
@@ -192,7 +193,8 @@ class Calibration:
             for n, c in self.norms.items()
         }
         rows = {
-            n: replace(c, init_count=now[f"{n}/init"], refine_count=now[f"{n}/refine"]) for n, c in self.softmaxes.items()
+            n: replace(c, init_count=now[f"{n}/init"], refine_count=now[f"{n}/refine"])
+            for n, c in self.softmaxes.items()
         }
         return replace(self, norms=norms, softmaxes=rows)
 
@@ -224,7 +226,9 @@ class Calibration:
         """Inverse of as_json; every part checks itself again."""
 
         def norm(c: dict[str, Any]) -> NormCalibration:
-            return NormCalibration(**{**c, "fit": InverseSqrtFit.from_json(c["fit"]), "observed": Domain(**c["observed"])})
+            return NormCalibration(
+                **{**c, "fit": InverseSqrtFit.from_json(c["fit"]), "observed": Domain(**c["observed"])}
+            )
 
         def row(c: dict[str, Any]) -> SoftmaxCalibration:
             refine = c["observed_refine"]

@@ -25,7 +25,9 @@ def circuit() -> Circuit:
 def test_a_cached_run_equals_a_whole_one(circuit: Circuit, data: st.DataObject) -> None:
     length = data.draw(st.integers(2, circuit.shape.context))
     at = data.draw(st.integers(1, length - 1))
-    tokens = np.asarray(data.draw(st.lists(st.integers(0, circuit.shape.vocabulary - 1), min_size=length, max_size=length)))
+    tokens = np.asarray(
+        data.draw(st.lists(st.integers(0, circuit.shape.vocabulary - 1), min_size=length, max_size=length))
+    )
     whole = circuit.run(tokens)
     cache = Cache()
     first = forward(circuit, embed(circuit, tokens[:at], 0), cache)

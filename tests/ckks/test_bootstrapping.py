@@ -261,3 +261,13 @@ def test_larger_toy_rings(name: str) -> None:
         for shape, x in shapes(period).items():
             got = s.bootstrapper.bootstrap_real(s.encrypt(x, 1), period=period)
             assert np.abs(s.error(got, x)).max() <= 2.0**-18, (period, shape)
+
+
+@pytest.mark.parametrize("period", [1024, 16, 1])
+def test_the_window_keeps_the_promise_at_level_zero(period: int) -> None:
+    """The worst message, a constant of the largest size, where no level is left to scale it."""
+    params, s = native_params("insecure-native-11"), model()
+    for value in (params.window, -params.window):
+        got = s.bootstrapper.bootstrap_real(s.encrypt(np.full(period, value), 0), period=period, bound=params.window)
+        error = float(np.abs(s.error(got, np.full(period, value))).max()) / params.window
+        assert -math.log2(error) >= params.promised_bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ class Streamed:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_a_secure_bootstrap_leaves_thirteen_levels(record_property: pytest.RecordProperty) -> None:
+def test_a_secure_bootstrap_leaves_thirteen_levels(record_property: Callable[[str, object], None]) -> None:
     params = native_params("native-16-r40")
     assert params.security_bits == 128
     request = KeyRequest(params=params, rotations=(), bootstrap_periods=(1, 1024, params.slots))

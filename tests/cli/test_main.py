@@ -46,7 +46,9 @@ def test_errors_are_one_line_with_a_code(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_doctor_speaks_json() -> None:
-    done = subprocess.run([sys.executable, "-m", "heatfhe.cli", "doctor", "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "heatfhe.cli", "doctor", "--json"], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout)["found"]["numpy"]
 
 

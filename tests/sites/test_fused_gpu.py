@@ -18,7 +18,9 @@ def _model(seed: int):  # type: ignore[no-untyped-def]
     from heatfhe.sites import prepare
 
     torch.manual_seed(seed)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=128, n_head=2, vocab_size=256, n_positions=192, bos_token_id=0, eos_token_id=0))
+    model = GPT2LMHeadModel(
+        GPT2Config(n_layer=2, n_embd=128, n_head=2, vocab_size=256, n_positions=192, bos_token_id=0, eos_token_id=0)
+    )
     for block in model.transformer.h:
         block.attn.c_attn.weight.data *= 6.0  # wide scores, so that guards and range terms are at work
     prepared = prepare(model.cuda().eval())

@@ -43,7 +43,9 @@ class Cache:
 def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
     """Centred token and position rows of tokens at positions start, start+1, ..."""
     if tokens.size and (tokens.min() < 0 or tokens.max() >= circuit.shape.vocabulary):
-        raise ConfigError(f"a token id lies outside the vocabulary of {circuit.shape.vocabulary}; use the circuit's tokenizer")
+        raise ConfigError(
+            f"a token id lies outside the vocabulary of {circuit.shape.vocabulary}; use the circuit's tokenizer"
+        )
     length = tokens.shape[-1]
     _check_room(circuit, start, length)
     return np.asarray(circuit.folded.token[tokens] + circuit.folded.position[start : start + length])
@@ -106,7 +108,8 @@ def _attention(circuit: Circuit, stage: Attention, qkv: Rows, cache: Cache, star
     shape = circuit.shape
     c = circuit.calibration.softmaxes[stage.name]
     q, k, v = (
-        part.reshape(*part.shape[:-1], shape.heads, shape.head_width).swapaxes(-2, -3) for part in np.split(qkv, 3, axis=-1)
+        part.reshape(*part.shape[:-1], shape.heads, shape.head_width).swapaxes(-2, -3)
+        for part in np.split(qkv, 3, axis=-1)
     )  # each (B..., h, T, e)
     if stage.name in cache.keys:
         k = np.concatenate([cache.keys[stage.name], k], axis=-2)
@@ -126,7 +129,7 @@ def _attention(circuit: Circuit, stage: Attention, qkv: Rows, cache: Cache, star
         row_length=row_length,
         mask=mask,
         init=lambda s: tap(f"{stage.name}/inverse", init(tap(f"{stage.name}/sum", s))),
-        refine=lambda s: tap(f"{stage.name}/inverse", refine(tap(f"{stage.name}/sum2", s))),
+        refine=None if refine is None else lambda s: tap(f"{stage.name}/inverse", refine(tap(f"{stage.name}/sum2", s))),
     )
     out = (y / row_length) @ v
     return np.asarray(out.swapaxes(-2, -3).reshape(*qkv.shape[:-1], shape.width))
@@ -135,5 +138,6 @@ def _attention(circuit: Circuit, stage: Attention, qkv: Rows, cache: Cache, star
 def _check_room(circuit: Circuit, start: int, length: int) -> None:
     if start + length > circuit.shape.context:
         raise ConfigError(
-            f"{start + length} positions do not fit the circuit's context of {circuit.shape.context}; shorten the prompt or ask for fewer tokens"
+            f"{start + length} positions do not fit the circuit's context of {circuit.shape.context}; "
+            "shorten the prompt or ask for fewer tokens"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A circuit as a directory: circuit.json (schema, hash of every file), weights.safetensors, calibration.json, tokenizer."""
+"""A circuit as a directory: circuit.json (with the hash of every file), weights, calibration, tokenizer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def circuit_digest(circuit: Circuit) -> str:
 def save(circuit: Circuit, folder: Path) -> None:
     """Write the directory, whole or not at all."""
     with atomic_directory(folder) as partial:
-        files = {WEIGHTS: save_tensors({k: v for k, v in circuit.weights.items()})}
+        files = {WEIGHTS: save_tensors(dict(circuit.weights))}
         files |= {f"tokenizer/{name}": data for name, data in circuit.tokenizer.items()}
         circuit.calibration.save(partial / CALIBRATION)
         files[CALIBRATION] = (partial / CALIBRATION).read_bytes()
@@ -70,7 +70,9 @@ def load(folder: Path) -> dict[str, Any]:
             "notes": body["notes"],
         }
     except (KeyError, TypeError, ConfigError) as err:
-        raise FileFormatError(f"{folder / HEADER}: a field is missing or wrong ({err}); export the circuit again") from err
+        raise FileFormatError(
+            f"{folder / HEADER}: a field is missing or wrong ({err}); export the circuit again"
+        ) from err
 
 
 def _header(circuit: Circuit) -> dict[str, Any]:
@@ -85,11 +87,15 @@ def _header(circuit: Circuit) -> dict[str, Any]:
 def _checked(folder: Path, name: str, digest: str) -> bytes:
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
-        raise FileFormatError(f"{folder / HEADER}: file name {name!r} leaves the circuit's directory; do not trust this circuit")
+        raise FileFormatError(
+            f"{folder / HEADER}: file name {name!r} leaves the circuit's directory; do not trust this circuit"
+        )
     try:
         data = (folder / name).read_bytes()
     except OSError as err:
         raise FileFormatError(f"{folder / name}: missing or unreadable ({err}); export the circuit again") from err
     if hashlib.sha256(data).hexdigest() != digest:
-        raise FileFormatError(f"{folder / name}: its hash does not match circuit.json; the file was altered or cut short")
+        raise FileFormatError(
+            f"{folder / name}: its hash does not match circuit.json; the file was altered or cut short"
+        )
     return data

@@ -7,6 +7,9 @@
 | insecure-native-11, -12, -13 | 9 | 35 | 1288 | 24, 18 | none: tests, demo |
 | insecure-native-tiny | 3 | 35 | 1016 | 24, 18 | none: unit tests |
 
+Noise is relative to the bound a bootstrap is told. The window is what level 0 takes without loss, where a value can
+only be multiplied by integers; from level 1 up any bound is met exactly.
+
 Failure of a bootstrap (|I| > 15 for a secret of weight 32): 2^-105 at N = 2^16, less below.
 """
 
@@ -169,7 +172,7 @@ def _toy(name: str, ring_dimension: int, levels: int, special: int, noise: float
         eval_gain=2, raise_bits=(58,), spare_pairs=1,
     )  # fmt: skip
     return make_params(
-        name, spec, BootstrapSpec(stc_levels=2, ratio_bits=11.0), noise=noise, promised_bits=18.0, window=64.0
+        name, spec, BootstrapSpec(stc_levels=2, ratio_bits=11.0), noise=noise, promised_bits=18.0, window=16.0
     )
 
 
@@ -179,7 +182,7 @@ def _r40() -> Params:
         raise_bits=(59, 59), spare_pairs=2, special_bits=30.5,
     )  # fmt: skip
     bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=9.0)
-    return make_params("native-16-r40", spec, bootstrap, noise=4e-7, promised_bits=15.0, window=16.0)
+    return make_params("native-16-r40", spec, bootstrap, noise=4e-7, promised_bits=15.0, window=2.0)
 
 
 def _r35() -> Params:

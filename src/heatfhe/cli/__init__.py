@@ -102,8 +102,20 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     except HeatError as err:
         return _fail(err, 1)
     except ModuleNotFoundError as err:
-        extra = {"torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native"}
-        extra |= {"fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe", "cryptography": "native"}
+        extra = {
+            "torch": "train",
+            "transformers": "train",
+            "datasets": "train",
+            "accelerate": "train",
+            "numba": "native",
+        }
+        extra |= {
+            "fastapi": "serve",
+            "uvicorn": "serve",
+            "matplotlib": "report",
+            "openfhe": "openfhe",
+            "cryptography": "native",
+        }
         if err.name is None or err.name.split(".")[0] not in extra:
             raise
         return _fail(MissingExtraError(extra[err.name.split(".")[0]], needed_by=f"heat {name}"), 3)
@@ -126,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="heat",
         usage="heat COMMAND [options]       (heat COMMAND --help for each)",
         description="Transformer language models under fully homomorphic encryption.\n\n" + "\n".join(lines) + EXAMPLES,
-        epilog=EXIT_CODES + "\n\ntab completion: eval \"$(heat completion)\"",
+        epilog=EXIT_CODES + '\n\ntab completion: eval "$(heat completion)"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

@@ -16,7 +16,9 @@ from heatfhe.progress import SILENT, Reporter
 class Console:
     """Text goes to stdout unless --quiet or --json; JSON goes to stdout alone; progress goes to stderr."""
 
-    def __init__(self, *, quiet: bool = False, as_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self, *, quiet: bool = False, as_json: bool = False, out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
         self.quiet, self.as_json = quiet, as_json
         self._out, self._err = out or sys.stdout, err or sys.stderr
         self.color = self._out.isatty() and "NO_COLOR" not in os.environ

@@ -14,7 +14,9 @@ import heatfhe
 from heatfhe.cli.console import Console
 
 HELP = "Try every optional part for real, each in a process of its own, and say what would make the missing ones work."
-EXAMPLES = "  heat doctor\n  heat doctor --self-test     # also one bootstrap on every real engine, with throwaway keys\n"
+EXAMPLES = (
+    "  heat doctor\n  heat doctor --self-test     # also one bootstrap on every real engine, with throwaway keys\n"
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,12 @@ CHECKS = (
     Check("openfhe", "import openfhe as m; m.CCParamsCKKSRNS()", "the OpenFHE engine", ""),
     Check("fastapi", "import fastapi as m, uvicorn", "heat serve", "pip install 'heatfhe[serve]'"),
     Check("matplotlib", "import matplotlib as m", "figures", "pip install 'heatfhe[report]'"),
-    Check("cupy", "import cupy as m; assert m.cuda.runtime.getDeviceCount()", "GPUs", "pip install 'heatfhe[cuda]' on a machine with an NVIDIA GPU"),
+    Check(
+        "cupy",
+        "import cupy as m; assert m.cuda.runtime.getDeviceCount()",
+        "GPUs",
+        "pip install 'heatfhe[cuda]' on a machine with an NVIDIA GPU",
+    ),
 )
 SELF_TESTS = {
     "native": "from heatfhe.client.keyring_native import self_test; print(round(self_test(), 1))",
@@ -47,7 +54,9 @@ SELF_TESTS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
-    parser.add_argument("--self-test", action="store_true", help="one bootstrap per engine with throwaway keys, bits of precision")
+    parser.add_argument(
+        "--self-test", action="store_true", help="one bootstrap per engine with throwaway keys, bits of precision"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -66,10 +75,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
                 answer, why = _try(code)
                 bits[engine] = answer
                 rows.append((f"{engine} bootstrap", f"{answer} bits" if answer else "failed", "" if answer else why))
-    console.print(f"heatfhe {heatfhe.__version__}, Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, "
-                  f"{' '.join(platform.libc_ver())}")  # fmt: skip
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {' '.join(platform.libc_ver())}"
+    console.print(f"heatfhe {heatfhe.__version__}, Python {platform.python_version()}, {machine}")
     console.table(("part", "found", "serves"), rows)
-    console.json({"heatfhe": heatfhe.__version__, "python": platform.python_version(), "found": found, "self_test_bits": bits})
+    console.json(
+        {"heatfhe": heatfhe.__version__, "python": platform.python_version(), "found": found, "self_test_bits": bits}
+    )
     return 0 if found["numpy"] and found["safetensors"] else 1
 
 
@@ -82,5 +93,9 @@ def _try(code: str) -> tuple[str | None, str]:
 
 def _openfhe_remedy(why: str) -> str:
     glibc = platform.libc_ver()[1] or "unknown"
-    wheel = "Python 3.10 with openfhe==1.6.1.0.22.4" if tuple(map(int, (glibc.split(".") + ["0", "0"])[:2])) < (2, 38) else "Python 3.12 with openfhe==1.6.1.0.24.4"
+    wheel = (
+        "Python 3.10 with openfhe==1.6.1.0.22.4"
+        if tuple(map(int, (glibc.split(".") + ["0", "0"])[:2])) < (2, 38)
+        else "Python 3.12 with openfhe==1.6.1.0.24.4"
+    )
     return f"its wheels hold one extension each; with glibc {glibc} use {wheel}" + (f" (here: {why})" if why else "")

@@ -22,7 +22,9 @@ def model_folder(name: str) -> Path:
         return default_parent()
     folder = Path(name)
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{name}: no checkpoint there (config.json is missing); give a Hugging Face model folder, or 'default'")
+        raise ConfigError(
+            f"{name}: no checkpoint there (config.json is missing); give a Hugging Face model folder, or 'default'"
+        )
     return folder
 
 

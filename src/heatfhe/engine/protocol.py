@@ -109,7 +109,7 @@ class Engine(Protocol[C]):
     def conjugate(self, a: C) -> C: ...
 
     def times_i(self, a: C) -> C:
-        """Product with the imaginary unit. Engines for which it costs a level say so in Params.literal['times_i_levels']."""
+        """Product with the imaginary unit; an engine that spends a level on it says so in Params.literal."""
         ...
 
     def drop(self, a: C, level: int) -> C:

@@ -63,7 +63,9 @@ class BackOff:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form, for checkpoints."""
-        rows = [[name, t.count, t.held, t.lowered_at] for name, t in self.targets.items()]  # a list: their order matters
+        rows = [
+            [name, t.count, t.held, t.lowered_at] for name, t in self.targets.items()
+        ]  # a list: their order matters
         return {"targets": rows, "floors": dict(self.floors), "patience": self.patience, "gap": self.gap}
 
     @classmethod

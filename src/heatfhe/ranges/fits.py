@@ -140,7 +140,9 @@ def _softmax_at(
     first = Range(math.exp(log_mean.lo - middle / delta_2), math.exp(log_mean.hi - middle / delta_2))
     # A sum of exponentials moves with its scores: where those may widen by a margin, its logarithm may rise as much.
     slack = math.exp((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
-    reach = min(first.hi * max(options.margin, slack), max(math.exp((hi - middle) / delta_2), first.hi * options.margin))
+    reach = min(
+        first.hi * max(options.margin, slack), max(math.exp((hi - middle) / delta_2), first.hi * options.margin)
+    )
     init = ReciprocalFit(lo=first.lo, hi=reach, solver=options.solver)
     # z over every pass: at least 1 (rows of one entry attain it), at most the row length.
     passes = [tau for tau in seen.log_squares[name] if 2 <= tau <= delta_2]

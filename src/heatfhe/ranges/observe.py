@@ -28,7 +28,7 @@ from heatfhe.sites import Mode, Prepared
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _ROWS = 2048  # rows of logits kept, in short, for the argmax schedule
 
-Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]  # noqa: UP007 - Tensor is Any to the type checker
+Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
 
 
 @dataclass

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention for training on a GPU in one sweep over the scores, which are never stored.
 
-With delta_2 = 2 the approximated row is e^2 r1^2 r2 with r1 from S1 = sum e and r2 from S2 = sum e^2 (e = exp of half the
-shifted score). One flash-style pass accumulates S1, S2, the largest |score| for the squeeze, and
-O = sum e^2 v / S2; no row maximum is needed, because the guard bounds every exponent. Solvers then act on one number per
-row, outside the kernel, and scale O. The backward pass recomputes the scores block by block.
+With delta_2 = 2 the approximated row is e^2 r1^2 r2 with r1 from S1 = sum e and r2 from S2 = sum e^2 (e = exp of half
+the shifted score). One flash-style pass accumulates S1, S2, the largest |score| for the squeeze, and
+O = sum e^2 v / S2; no row maximum is needed, because the guard bounds every exponent. Solvers then act on one number
+per row, outside the kernel, and scale O. The backward pass recomputes the scores block by block.
 
 Shapes: B sequences, H heads, T rows and columns, e head width (16, 32, 64 or 128).
 Versions tried: 1 two passes of torch's flex_attention (S1 needs a sweep of its own); 2 this single sweep.
@@ -27,7 +27,7 @@ BLOCK = 64
 
 
 def supports(site: AttentionSite, q: Tensor) -> bool:
-    """Whether this forward can run here: training (or exact with range terms), one refinement pass, a square causal mask."""
+    """Whether this forward can run here: training with one refinement pass, or exact with range terms."""
     if site.switch.mode == "deployed" or q.shape[-1] not in (16, 32, 64, 128):
         return False
     if site.switch.mode == "exact":
@@ -47,7 +47,13 @@ def attend(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         midpoint = fit.midpoint
         if guarded:
             lo, hi = fit.lo, fit.hi
-    narrow = q.dtype if q.dtype in (torch.bfloat16, torch.float16) else torch.bfloat16 if torch.is_autocast_enabled() else q.dtype
+    narrow = (
+        q.dtype
+        if q.dtype in (torch.bfloat16, torch.float16)
+        else torch.bfloat16
+        if torch.is_autocast_enabled()
+        else q.dtype
+    )
     q, k, v = (x.to(narrow).contiguous() for x in (q, k, v))
     out, s1, s2, largest, _ = sweep(q, k, v, lo, hi, midpoint, switch.push if guarded else 0.0, exact)
     if switch.bounds is not None:
@@ -109,7 +115,9 @@ def _forward(
         s2 += tl.sum(e2, 1)
         widest = tl.maximum(widest, tl.max(tl.where(keep, tl.abs(s), 0.0), 1))
         acc += tl.dot(e2.to(v.dtype), v)
-    tl.store(O + base + offs_m[:, None] * D + offs_d[None, :], (acc / s2[:, None]).to(O.dtype.element_ty), mask=rows[:, None])
+    tl.store(
+        O + base + offs_m[:, None] * D + offs_d[None, :], (acc / s2[:, None]).to(O.dtype.element_ty), mask=rows[:, None]
+    )
     tl.store(S1 + bh * T + offs_m, s1, mask=rows)
     tl.store(S2 + bh * T + offs_m, s2, mask=rows)
     tl.store(A + bh * T + offs_m, widest, mask=rows)
@@ -160,7 +168,9 @@ def _backward_kv(
         p = tl.where(keep, e2 / s2[:, None], 0.0)
         dv += tl.dot(tl.trans(p.to(do.dtype)), do)
         dk += tl.dot(tl.trans(ds.to(q.dtype)), q)
-    tl.store(DK + base + offs_n[:, None] * D + offs_d[None, :], (dk * scale).to(DK.dtype.element_ty), mask=inside[:, None])
+    tl.store(
+        DK + base + offs_n[:, None] * D + offs_d[None, :], (dk * scale).to(DK.dtype.element_ty), mask=inside[:, None]
+    )
     tl.store(DV + base + offs_n[:, None] * D + offs_d[None, :], dv.to(DV.dtype.element_ty), mask=inside[:, None])
 
 
@@ -193,7 +203,9 @@ def _backward_q(
         e = _half(c, mid, keep)
         ds, _ = _score_gradient(s, c, e, keep, do, v, delta, s2, g1, g2, ga, widest, push)
         dq += tl.dot(ds.to(k.dtype), k)
-    tl.store(DQ + base + offs_m[:, None] * D + offs_d[None, :], (dq * scale).to(DQ.dtype.element_ty), mask=rows[:, None])
+    tl.store(
+        DQ + base + offs_m[:, None] * D + offs_d[None, :], (dq * scale).to(DQ.dtype.element_ty), mask=rows[:, None]
+    )
 
 
 @torch.library.custom_op("heatfhe::sweep", mutates_args=())

@@ -21,10 +21,10 @@ TERMS = ("activation", "score", "denominator", "variance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeBounds:
-    """Where the range loss begins. Each term is a squared excess, summed over a site's entries, per token and over sites.
+    """Where the range loss begins. Each term is a squared excess, summed over entries and sites, per token.
 
     Scores count by their largest in a row, averaged over heads: a row of a thousand wide scores would otherwise drown
-    the task (measured on a GPT-2 whose scores reach 113: the summed form drove it to KL 4.3 from its parent in 25 updates).
+    the task (on a GPT-2 whose scores reach 113 the summed form led to KL 4.3 from its parent in 25 updates).
 
     ``activation``   bound on |input| of every activation (the paper: 32).
     ``score``        squeeze bound on |score| of every attention (the paper: 10 in phase one, 14 after).

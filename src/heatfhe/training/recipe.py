@@ -96,11 +96,23 @@ class Recipe:
     name: str = "gpt2-small"
     context: int = 1024
     squeeze: Phase = Phase(
-        updates=500, tokens_per_update=32768, lr=1e-4, final_lr=1e-4, lambda_range=3e-2, score_bound=10.0, distil=True,
+        updates=500,
+        tokens_per_update=32768,
+        lr=1e-4,
+        final_lr=1e-4,
+        lambda_range=3e-2,
+        score_bound=10.0,
+        distil=True,
         warm_up=20,
     )
     heat: Phase = Phase(
-        updates=3500, tokens_per_update=4096, lr=2.5e-4, final_lr=3e-5, logit_lr=2e-3, lambda_iter=0.6, halting="soft",
+        updates=3500,
+        tokens_per_update=4096,
+        lr=2.5e-4,
+        final_lr=3e-5,
+        logit_lr=2e-3,
+        lambda_iter=0.6,
+        halting="soft",
         warm_up=100,
     )
     cooldown: Phase = Phase(updates=1000, tokens_per_update=4096, lr=3e-5, final_lr=3e-5, halting="hard")
@@ -223,7 +235,9 @@ class Recipe:
         def short(n: int) -> int:
             return max(1, round(n * share)) if n else 0
 
-        phases: dict[str, Any] = {k: replace(p, updates=short(p.updates), warm_up=short(p.warm_up)) for k, p in self.phases.items()}
+        phases: dict[str, Any] = {
+            k: replace(p, updates=short(p.updates), warm_up=short(p.warm_up)) for k, p in self.phases.items()
+        }
         return replace(
             self, **phases, iter_ramp=short(self.iter_ramp), patience=short(self.patience), gap=short(self.gap),
             validate_every=short(self.validate_every), checkpoint_every=short(self.checkpoint_every),

@@ -20,22 +20,38 @@ def gpt2_small() -> Recipe:
 def default_model() -> Recipe:
     """The embedded default model on two CPU cores in under ten minutes.
 
-    Against the paper: 90 / 280 / 150 updates instead of 500 / 3500 / 1000; the lambda_iter ramp over 60 updates instead
-    of 500, and to 0.2 instead of 0.6, which is shared by 26 sites instead of 74; patience 4 micro-batch steps instead of
-    75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a twelfth of the updates;
+    Against the paper: 90 / 280 / 150 updates instead of 500 / 3500 / 1000; the lambda_iter ramp over 60 updates
+    instead of 500, and to 0.2 instead of 0.6, which is shared by 26 sites instead of 74; patience 4 micro-batch steps
+    instead of 75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a twelfth of the updates;
     weights at 1.2e-4 to 4e-5 instead of 2.5e-4 to 3e-5; scores squeezed at 6 and 8 instead of 10 and 14.
     """
     return Recipe(
         name="default-model",
         context=128,
         squeeze=Phase(
-            updates=90, tokens_per_update=4096, lr=2e-4, final_lr=2e-4, lambda_range=3e-2, score_bound=6.0, distil=True, warm_up=10
+            updates=90,
+            tokens_per_update=4096,
+            lr=2e-4,
+            final_lr=2e-4,
+            lambda_range=3e-2,
+            score_bound=6.0,
+            distil=True,
+            warm_up=10,
         ),
         heat=Phase(
-            updates=280, tokens_per_update=2048, lr=1.2e-4, final_lr=4e-5, logit_lr=2e-2, lambda_iter=0.2, score_bound=8.0,
-            halting="soft", warm_up=10,
+            updates=280,
+            tokens_per_update=2048,
+            lr=1.2e-4,
+            final_lr=4e-5,
+            logit_lr=2e-2,
+            lambda_iter=0.2,
+            score_bound=8.0,
+            halting="soft",
+            warm_up=10,
         ),
-        cooldown=Phase(updates=150, tokens_per_update=2048, lr=4e-5, final_lr=4e-5, score_bound=8.0, halting="hard", warm_up=5),
+        cooldown=Phase(
+            updates=150, tokens_per_update=2048, lr=4e-5, final_lr=4e-5, score_bound=8.0, halting="hard", warm_up=5
+        ),
         iter_ramp=60,
         patience=4,
         gap=18,
@@ -45,7 +61,7 @@ def default_model() -> Recipe:
         validate_every=50,
         validate_batches=4,
         checkpoint_every=50,
-    )  # fmt: skip
+    )
 
 
 def tiny() -> Recipe:
