@@ -30,7 +30,7 @@ class LocalServer:
 
 
 @contextmanager
-def local_server(arguments: Sequence[str], *, seconds: float = 120.0, client: str = "local") -> Iterator[LocalServer]:
+def local_server(arguments: Sequence[str], *, seconds: float = 900.0, client: str = "local") -> Iterator[LocalServer]:
     """Start ``heat serve`` with these arguments on a free loopback port and yield it once it answers."""
     source = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH", "")])])
