@@ -14,10 +14,10 @@ demo: ## the whole idea on two CPU cores: train, plan, encrypt, serve, ask
 	@scripts/demo
 
 test: ## every quick test, on every engine that loads here
+	@scripts/proofs --if-present
 	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m "not slow and not gpu"
 	@if env=$$(scripts/setup openfhe); then OMP_NUM_THREADS=2 $$env/bin/python $(PYTEST) tests/engine tests/client -m "openfhe and not slow"; \
 	 else echo "OpenFHE tests skipped: it loads on Python 3.10 (glibc < 2.38) or 3.12 (glibc >= 2.38) only"; fi
-	@scripts/proofs --if-present
 
 test-slow: ## minutes to hours: secure rings, real weights (HEATFHE_WEIGHTS, HEATFHE_DATA), long runs
 	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m "slow and not gpu"

@@ -21,9 +21,9 @@ def default_model() -> Recipe:
     """The embedded default model on two CPU cores in under ten minutes.
 
     Against the paper: 90 / 280 / 150 updates instead of 500 / 3500 / 1000; the lambda_iter ramp over 60 updates
-    instead of 500, and to 0.2 instead of 0.6, which is shared by 26 sites instead of 74; patience 4 micro-batch steps
-    instead of 75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a twelfth of the updates;
-    weights at 1.2e-4 to 4e-5 instead of 2.5e-4 to 3e-5; scores squeezed at 6 and 8 instead of 10 and 14.
+    instead of 500, and to 0.2 instead of 0.6, which is shared by 26 sites instead of 74; patience 4 micro-batch
+    steps instead of 75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a twelfth of
+    the updates; weights at 1.2e-4 to 4e-5 instead of 2.5e-4 to 3e-5; scores squeezed at 6 and 8 instead of 10 and 14.
     """
     return Recipe(
         name="default-model",
