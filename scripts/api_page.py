@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/api.md from docstrings, without importing anything: ``make docs``; with --check it only compares."""
+"""Writes docs/api.md from docstrings and the README's table from the embedded circuits: ``make docs``.
+
+With --check it only compares docs/api.md, without importing anything.
+"""
 
 from __future__ import annotations
 
@@ -95,6 +98,24 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def readme_rows() -> list[str]:
+    """Iterations, levels and bootstraps of the embedded circuits, planned as ``heat plan`` does by default."""
+    from heatfhe.assets import default_circuit
+    from heatfhe.circuit import Circuit
+    from heatfhe.planning import cost_table, plan
+    from heatfhe.planning.params import preset
+    from heatfhe.planning.tally import tally
+
+    out = []
+    for kind in ("calibrated", "heat"):
+        circuit = Circuit.load(default_circuit(kind))
+        made = plan(circuit, preset("insecure-native-12"))
+        found = tally(made, "generate", cost_table(made.cost)).values()
+        levels, bootstraps = sum(t.levels for t in found), sum(t.bootstraps for t in found)
+        out.append(f"| {kind} | {sum(circuit.calibration.iterations().values())} | {levels} | {bootstraps} |")
+    return out
+
+
 def main() -> int:
     """Write, or compare."""
     made = page()
@@ -104,6 +125,12 @@ def main() -> int:
         return 0 if same else 1
     PAGE.write_text(made)
     print(f"wrote docs/api.md ({len(made) // 1024} KiB)")
+    readme = ROOT / "README.md"
+    head = "| circuit | iterations | levels | bootstraps |\n|---|---|---|---|\n"
+    before, _, after = readme.read_text().partition(head)
+    rest = after.split("\n\n", 1)[1]
+    readme.write_text(before + head + "\n".join(readme_rows()) + "\n\n" + rest)
+    print("wrote the README's table")
     return 0
 
 

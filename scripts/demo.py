@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PROMPT = os.environ.get("PROMPT", "Once upon a time")
 TOKENS = int(os.environ.get("TOKENS", "3"))
 SHARE = os.environ.get("SHARE", "0.5")
-CONTEXT = 32  # positions the demo's cache holds: a shorter cache than the model's 128 needs fewer products
 
 
 class Demo:
@@ -161,7 +160,7 @@ def compare(demo: Demo, circuits: list[Circuit], table: CostTable) -> tuple[Plan
     """Plan every circuit, print the table, write the plan of the last."""
     rows, plans = [], []
     for circuit in circuits:
-        made = plan(circuit, preset(demo.params), cost=table, context=CONTEXT)
+        made = plan(circuit, preset(demo.params), cost=table)
         found = tally(made, "generate", table).values()
         counts = sum(circuit.calibration.iterations().values())
         levels = sum(t.levels for t in found)
