@@ -41,9 +41,20 @@ def test_measured_noise_is_injected(folder: Path, tmp_path: Path, capsys: pytest
         sigma={1.0: 1e-4, 100.0: 1e-2}, constant={1.0: 0.0, 100.0: 0.0}, largest={1.0: 0.0, 100.0: 0.0},
     )  # fmt: skip
     table.save(tmp_path / "noise.json")
-    arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--positions", "3", "--json"]
-    assert main([*arguments, "--noise", str(tmp_path / "noise.json")]) == 0
-    assert json.loads(capsys.readouterr().out)["evaluations"][0]["largest_error"] > 1e-5
+    arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--windows", "3", "--positions", "3"]
+    arguments += ["--json", "-o", str(tmp_path / "out")]
+    noisy = [*arguments, "--noise", str(tmp_path / "noise.json")]
+    assert main(noisy) == 0
+    whole = json.loads(capsys.readouterr().out)["evaluations"][0]
+    assert whole["largest_error"] > 1e-5
+    for kept in (tmp_path / "out").glob("*/window-00[02].npz"):
+        kept.unlink()
+    assert main(noisy) == 0  # two windows again: the noise of each is its own, so nothing changes
+    again = json.loads(capsys.readouterr().out)["evaluations"][0]
+    assert again["fidelity"] == whole["fidelity"]
+    for other in (arguments, [*noisy, "--seed", "1"]):  # no noise, or another: not this folder's windows
+        assert main(other) == 1
+        assert "another plan, engine, noise or window" in capsys.readouterr().err
 
 
 def test_a_figure(folder: Path, tmp_path: Path) -> None:

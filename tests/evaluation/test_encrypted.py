@@ -64,7 +64,7 @@ def test_a_stopped_run_goes_on_and_a_foreign_one_is_refused(made: Plan, tmp_path
     again = evaluate(made, CIRCUIT, endpoint(made), windows, **options)  # type: ignore[arg-type]
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"window-00{i}.npz" for i in range(3)]
     assert 0 < again.largest_error <= whole.largest_error  # two windows are the noisy run's, one is exact
-    with pytest.raises(FileFormatError, match="another plan, engine or window"):
+    with pytest.raises(FileFormatError, match="another plan, engine, noise or window"):
         evaluate(made, CIRCUIT, endpoint(made), windows[::-1], **options)  # type: ignore[arg-type]
     (tmp_path / "window-000.npz").write_bytes(b"junk")
     with pytest.raises(FileFormatError, match="not a finished window"):

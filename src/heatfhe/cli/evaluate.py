@@ -14,12 +14,12 @@ from heatfhe.cli.bench_engine import DEFAULT_PARAMS, open_engine
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client import load_keyring
-from heatfhe.engine import BootstrapNoise, ClearEngine, key_request
+from heatfhe.engine import ClearEngine, key_request
 from heatfhe.engine.noise import NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation.drift import sample_windows
 from heatfhe.evaluation.encrypted import Endpoint, Evaluation, evaluate, free_running
-from heatfhe.files import atomic_write, write_json
+from heatfhe.files import atomic_write, file_digest, write_json
 from heatfhe.planning import Plan, cost_table, plan
 from heatfhe.planning.params import preset
 from heatfhe.planning.plan import default_cost
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of the OpenFHE engine (default 1)")
     parser.add_argument("--costs", help="cost table of the prediction (default: the shipped one of the engine)")
     parser.add_argument("--seed", type=int, default=0, help="of windows and injected noise (default 0)")
-    parser.add_argument("--out", type=Path, help="folder for results; finished windows in it are not run again")
+    parser.add_argument("-o", "--out", type=Path, help="folder for results; finished windows in it are not run again")
     parser.add_argument("--figure", type=Path, metavar="PNG", help="draw KL and top-1 by position (needs matplotlib)")
 
 
@@ -92,14 +92,18 @@ def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
     if args.engine != "clear":
         ring, engine = open_engine(args.engine, request, threads=args.threads)
         return Endpoint(engine, ring.encrypt, ring.decrypt)
-    noise: BootstrapNoise | None = None if args.noise is None else NoiseTable.load(args.noise).noise()
-    rng = np.random.default_rng(args.seed)
     ring = load_keyring("clear")(request)
-    return Endpoint(
-        ClearEngine(made.params, request=request, noise=noise, rng=rng, strict=noise is None),
-        ring.encrypt,
-        ring.decrypt,
-    )
+    if args.noise is None:
+        return Endpoint(ClearEngine(made.params, request=request), ring.encrypt, ring.decrypt)
+    rng = np.random.default_rng(args.seed)
+    noise = NoiseTable.load(args.noise).noise()
+    noisy = ClearEngine(made.params, request=request, noise=noise, rng=rng, strict=False)
+
+    def begin(window: int) -> None:
+        noisy.rng = np.random.default_rng([args.seed, window])
+
+    setting = f"{file_digest(args.noise)} seed {args.seed}"
+    return Endpoint(noisy, ring.encrypt, ring.decrypt, setting=setting, begin=begin)
 
 
 def _windows(args: argparse.Namespace, circuit: Circuit) -> Any:

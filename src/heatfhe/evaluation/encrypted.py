@@ -33,11 +33,17 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An engine and the two ways to it: a keyring's encrypt and decrypt."""
+    """An engine and the two ways to it: a keyring's encrypt and decrypt.
+
+    ``setting`` says what else decides its results (injected noise and its seed): kept windows of another are refused.
+    ``begin`` is called before each window, so that what is random in it does not depend on the windows before.
+    """
 
     engine: Engine[Any]
     encrypt: Callable[..., bytes]
     decrypt: Callable[[bytes], NDArray[np.complex128]]
+    setting: str = ""
+    begin: Callable[[int], None] | None = None
 
     def put(self, slots: Real, level: int) -> Any:
         """Slots as a value of the engine."""
@@ -130,9 +136,11 @@ def evaluate(
     found = []
     for i, row in enumerate(tokens):
         kept = None if folder is None else folder / f"window-{i:03d}.npz"
-        mark = json_digest([run_of, [int(t) for t in row]])
+        mark = json_digest([run_of, endpoint.setting, [int(t) for t in row]])
         window = _read(kept, mark) if kept is not None and kept.exists() else None
         if window is None:
+            if endpoint.begin is not None:
+                endpoint.begin(i)
             window = _decode(plan, circuit, endpoint, row)
             if kept is not None:
                 _write(kept, mark, window)
@@ -222,7 +230,7 @@ def _read(path: Path, mark: str) -> _Window:
         with np.load(path, allow_pickle=False) as held:
             if str(held["mark"]) != mark:
                 raise FileFormatError(
-                    f"{path}: belongs to another plan, engine or window; give another folder or delete this one"
+                    f"{path}: belongs to another plan, engine, noise or window; give another folder or delete this one"
                 )
             seconds = dict(zip(map(str, held["operators"]), map(float, held["seconds"])))
             return _Window(held["logits"], seconds, int(held["bootstraps"]))
