@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="heat train needs torch")
+
 from heatfhe.circuit import Circuit
 from heatfhe.cli import main
 from heatfhe.files import read_json

@@ -59,6 +59,7 @@ def test_terms_are_weighted_as_the_phase_says() -> None:
     assert float(terms.total(phase, 0.25)) == 2.0 + 0.25 * 3.0 + 0.5 * 5.0
 
 
+@torch.no_grad()
 def test_each_phase_has_its_own_terms(prepared: Prepared) -> None:
     rows = torch.from_numpy(windows(count=4).rows)
     targets = BackOff.start(prepared.sites)
@@ -74,6 +75,7 @@ def test_each_phase_has_its_own_terms(prepared: Prepared) -> None:
     assert float(losses(prepared, prepared, None, rows, tight.heat, tight, targets, 0).range) == 0
 
 
+@torch.no_grad()
 def test_distilling_needs_the_teacher_alone(prepared: Prepared) -> None:
     rows = torch.from_numpy(windows(count=4).rows)
     configure(prepared, RECIPE.squeeze, RECIPE)
