@@ -105,8 +105,8 @@ def make_params(
     )
 
 
-# Noise and promised bits. insecure-openfhe-11 and -12 by heat measure-noise, one refresh per size and kind of input, all
-# slots: sigma 2.5e-8 and 3.8e-8 on uniform values of size one, largest error of any input 2^-21.8 of its bound.
+# Noise and promised bits. insecure-openfhe-11 and -12 by heat measure-noise, one refresh per size and kind of input
+# over all slots: sigma 2.5e-8 and 3.8e-8 on uniform values of size one, largest error of any 2^-21.8 of its bound.
 # openfhe-16 from one refresh each of a constant and of uniform values, period 128: sigma 4.5e-7 and 4.2e-7, a bias of
 # 6.3e-6 on the constant, largest error 2^-17.0; all slots were not measured there, so noise and promise leave room.
 PRESETS: dict[str, Params] = {
