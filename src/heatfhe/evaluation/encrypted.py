@@ -136,7 +136,7 @@ def evaluate(
     found = []
     for i, row in enumerate(tokens):
         kept = None if folder is None else folder / f"window-{i:03d}.npz"
-        mark = json_digest([run_of, endpoint.setting, [int(t) for t in row]])
+        mark = json_digest([run_of, [int(t) for t in row], *([endpoint.setting] if endpoint.setting else [])])
         window = _read(kept, mark) if kept is not None and kept.exists() else None
         if window is None:
             if endpoint.begin is not None:
