@@ -166,10 +166,10 @@ def test_injected_noise_is_found_again_and_injects_the_same(sigma: float, tmp_pa
             seed=2,
         )
 
-    table = table_of(noisy(BootstrapNoise(sigma=sigma)))
+    table = table_of(noisy(BootstrapNoise(sigma=sigma, floor=sigma)))
     for magnitude in (0.5, 1.0, 8.0):
-        assert table.sigma[magnitude] == pytest.approx(sigma * magnitude, rel=0.05)
-        assert table.constant[magnitude] == pytest.approx(sigma * magnitude, rel=0.05)
+        assert table.sigma[magnitude] == pytest.approx(sigma * max(1.0, magnitude), rel=0.05)
+        assert table.constant[magnitude] == pytest.approx(sigma * max(1.0, magnitude), rel=0.05)
         assert table.largest[magnitude] > 2 * table.sigma[magnitude]
     table.save(tmp_path / "noise.json")
     again = table_of(noisy(NoiseTable.load(tmp_path / "noise.json").noise()))
