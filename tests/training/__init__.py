@@ -1,3 +1,3 @@
 import pytest
 
-pytest.importorskip("torch", reason="training needs torch")
+pytest.importorskip("torch", reason="the torch side needs torch")
