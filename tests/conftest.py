@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test shares: modules that need torch are left out where it is not installed (the engines' environments)."""
+"""What every test shares: modules that need torch are left out where it is not installed."""
 
 from __future__ import annotations
 
