@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks.params import MAX_LOG_QP_BY_WEIGHT, Params
 from heatfhe.engine.openfhe_params import (
-    MAX_LOG_QP_WEIGHT_192,
     PRESETS,
     bootstrap_budget,
     make_params,
@@ -40,7 +39,8 @@ def test_the_secure_set_meets_both_budgets() -> None:
     p = openfhe_params("openfhe-16")
     assert (p.ring_dimension, p.levels, p.security_bits) == (1 << 16, 4, 128)
     assert p.log_qp == 60 + 21 * 59 + 4 * 60
-    assert p.log_qp <= MAX_LOG_QP_WEIGHT_192[p.ring_dimension]
+    assert p.log_qp <= MAX_LOG_QP_BY_WEIGHT[192][p.ring_dimension]
+    assert "weight 192" in p.security_claim
     assert p.sparse_modulus_bits == 0.0  # no key under a sparser secret than the main one
 
 

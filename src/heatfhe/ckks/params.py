@@ -25,14 +25,25 @@ MAX_LOG_QP: dict[int, dict[int, float]] = {
 }
 SECURITY_SOURCE = "ePrint 2024/463 Table 5.2: uniform ternary secret, sigma 3.19, classical"
 
+# The same for main secrets of a fixed small weight, 128 bits: what Lattigo budgets for weight 192 at N = 2^16 (its
+# bootstrapping example "high_precision", and the sets N16QP1546..1553 of Bossuat et al., ePrint 2020/1203).
+MAX_LOG_QP_BY_WEIGHT: dict[int, dict[int, float]] = {192: {1 << 16: 1550.0}}
+WEIGHT_SOURCE = "Lattigo's budget for a ternary secret of weight {weight}; ePrint 2020/1203"
+
 # The transient sparse secret of bootstrapping (weight 32) is published under its own small modulus only; bound by ring
 # dimension. Source: Bossuat, Troncoso-Pastoriza, Hubaux, ePrint 2022/024, and Lattigo's stated 121 bits for weight 32.
 MAX_LOG_SPARSE_MODULUS: dict[int, float] = {1 << 16: 120.0}
 
 
-def claimed_security(ring_dimension: int, log_qp: float) -> int:
-    """The largest tabulated security in bits that log2(QP) allows at this ring dimension; 0 if none."""
+def claimed_security(ring_dimension: int, log_qp: float, secret_weight: int = 0) -> int:
+    """The largest tabulated security in bits that log2(QP) allows at this ring dimension; 0 if none.
+
+    ``secret_weight`` is that of a fixed-weight main secret, 0 for a uniform ternary one.
+    """
     row = MAX_LOG_QP.get(ring_dimension, {})
+    if secret_weight:
+        bound = MAX_LOG_QP_BY_WEIGHT.get(secret_weight, {}).get(ring_dimension)
+        row = {} if bound is None else {128: bound}
     return max((bits for bits, bound in row.items() if log_qp <= bound), default=0)
 
 
@@ -55,6 +66,7 @@ class Params:
     promised_bits: float
     window: float
     secret: str = "uniform ternary, encapsulated sparse weight 32 in bootstrapping"
+    secret_weight: int = 0
     sparse_modulus_bits: float = 0.0
     pair_levels: int = 0
     literal: tuple[tuple[str, Any], ...] = ()
@@ -86,15 +98,19 @@ class Params:
         """Claimed bits of security by the table, 0 if the table or the sparse secret's bound does not allow a claim."""
         if self.sparse_modulus_bits > MAX_LOG_SPARSE_MODULUS.get(self.ring_dimension, -1.0):
             return 0
-        return claimed_security(self.ring_dimension, self.log_qp)
+        return claimed_security(self.ring_dimension, self.log_qp, self.secret_weight)
 
     @property
     def security_claim(self) -> str:
         """One sentence: what is claimed and how it was computed."""
         if self.security_bits == 0:
             return f"NO SECURITY: a toy set (log2 QP {self.log_qp:.1f} at ring dimension {self.ring_dimension})"
-        bound = MAX_LOG_QP[self.ring_dimension][self.security_bits]
-        return f"{self.security_bits} bits: log2 QP {self.log_qp:.1f} <= {bound:g} ({SECURITY_SOURCE})"
+        if self.secret_weight:
+            bound = MAX_LOG_QP_BY_WEIGHT[self.secret_weight][self.ring_dimension]
+            source = WEIGHT_SOURCE.format(weight=self.secret_weight)
+        else:
+            bound, source = MAX_LOG_QP[self.ring_dimension][self.security_bits], SECURITY_SOURCE
+        return f"{self.security_bits} bits: log2 QP {self.log_qp:.1f} <= {bound:g} ({source})"
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""

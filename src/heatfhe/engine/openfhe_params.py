@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from heatfhe.planning.openfhe_sets import (
-    MAX_LOG_QP_WEIGHT_192,
     PRESETS,
     bootstrap_budget,
     make_params,
@@ -13,7 +12,6 @@ from heatfhe.planning.openfhe_sets import (
 )
 
 __all__ = [
-    "MAX_LOG_QP_WEIGHT_192",
     "PRESETS",
     "bootstrap_budget",
     "make_params",

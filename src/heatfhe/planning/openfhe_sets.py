@@ -12,7 +12,7 @@ sine that stands in for the reduction errs by at most (2 pi)^2/6 * 2^(-2 correct
 two meet for constant vectors, the worst case, which norms and softmax rows come close to; random vectors lose two bits.
 
 Main secrets here have weight 192 (OpenFHE's choice for its sparse modes), for which the table of uniform ternary
-secrets is too generous: the bound is ``MAX_LOG_QP_WEIGHT_192``. Sparse-secret encapsulation in OpenFHE 1.6 publishes
+secrets is too generous: the bound is ``MAX_LOG_QP_BY_WEIGHT``. Sparse-secret encapsulation in OpenFHE 1.6 publishes
 one key under q0 * P' = 60 + 66 bits, above the 120 bits we accept, so no encapsulated 59/60-bit set may be called
 secure; the secure set uses the weight-192 secret throughout and pays with a wider modular reduction.
 """
@@ -21,16 +21,13 @@ from __future__ import annotations
 
 import math
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks.params import MAX_LOG_QP_BY_WEIGHT, Params
 from heatfhe.errors import ConfigError
-
-# log2(QP) that Lattigo budgets for 128 bits with a main secret of weight 192 at N = 2^16 (its bootstrapping example
-# "high_precision", and the sets N16QP1546..1553 of Bossuat et al., ePrint 2020/1203).
-MAX_LOG_QP_WEIGHT_192: dict[int, float] = {1 << 16: 1550.0}
 
 # Any bound is brought to one and back at no cost of levels; the promise is relative to the bound. Beyond this, plans
 # should rather scale their values.
 WINDOW = 1024.0
+SECRET_WEIGHT = 192
 AUXILIARY_BITS = 60  # size of every special prime
 ENCAPSULATION_BITS = 66  # P' of the dense-to-sparse key in OpenFHE 1.6: two primes of 33 bits
 
@@ -71,9 +68,10 @@ def make_params(
     log_p = AUXILIARY_BITS * special_primes(depth, digits, scale_bits, first_bits)
     log_qp = float(first_bits + depth * scale_bits + log_p)
     n = 1 << log_n
-    if not name.startswith("insecure-") and log_qp > MAX_LOG_QP_WEIGHT_192.get(n, 0.0):
+    budgeted = MAX_LOG_QP_BY_WEIGHT[SECRET_WEIGHT].get(n, 0.0)
+    if not name.startswith("insecure-") and log_qp > budgeted:
         raise ConfigError(
-            f"{name}: log2 QP {log_qp:g} exceeds {MAX_LOG_QP_WEIGHT_192.get(n, 0.0):g}, the 128-bit budget for secrets "
+            f"{name}: log2 QP {log_qp:g} exceeds {budgeted:g}, the 128-bit budget for secrets "
             f"of weight 192 at ring dimension {n}; use more digits or fewer levels, or call the set insecure-..."
         )
     literal = {
@@ -87,7 +85,7 @@ def make_params(
         "scale_bits": scale_bits,
         "times_i_levels": 0,
     }
-    main = "ternary of weight 192"
+    main = f"ternary of weight {SECRET_WEIGHT}"
     return Params(
         name=name,
         engine="openfhe",
@@ -99,6 +97,7 @@ def make_params(
         promised_bits=promised_bits,
         window=WINDOW,
         secret=f"{main}, encapsulated sparse weight 32 in bootstrapping" if encapsulated else main,
+        secret_weight=SECRET_WEIGHT,
         sparse_modulus_bits=float(first_bits + ENCAPSULATION_BITS) if encapsulated else 0.0,
         pair_levels=0,
         literal=tuple(sorted(literal.items())),
