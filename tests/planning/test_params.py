@@ -16,7 +16,7 @@ from heatfhe.planning.params import draft, preset, presets
     ("name", "levels", "log_qp"),
     [
         ("paper-16", 8, 60 + 27 * 53 + 4 * 60),
-        ("native-16-r40", 13, 1745.8),
+        ("native-16-r40", 13, 1746.8),
         ("native-16-r35", 16, 1738.1),
         ("openfhe-16", 4, None),
     ],
