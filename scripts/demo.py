@@ -31,7 +31,7 @@ from heatfhe.wire import Limits, parse
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT = os.environ.get("PROMPT", "Once upon a time")
 TOKENS = int(os.environ.get("TOKENS", "3"))
-SHARE = os.environ.get("SHARE", "0.5")
+SHARE = os.environ.get("SHARE", "1")
 
 
 class Demo:
@@ -333,7 +333,7 @@ def main() -> int:
     print(f"done in {minutes:.1f} minutes. Try next:")
     print(f"  open {demo.named(demo.out)}/report.html")
     print("  make demo PROMPT='The little dog' TOKENS=8")
-    print("  make demo SHARE=1                      the whole recipe: fewer iterations still")
+    print("  make demo SHARE=0.5                    half the training: what does that cost?")
     print("  make demo ENGINE=openfhe               the same on OpenFHE")
     print("  docs/tutorial.md                       your own model, in five commands")
     return 0
