@@ -40,7 +40,7 @@ class Demo:
     def __init__(self, engine: str, serving: str, began: float, out: Path) -> None:
         self.out = out
         self.engine, self.serving = engine, serving
-        self.params = f"insecure-{engine}-12"
+        self.params = {"native": "insecure-native-12-r40", "openfhe": "insecure-openfhe-12"}[engine]
         self.began = self._mark = began
         self.stages: list[tuple[str, float]] = []
         self.children: list[subprocess.Popen[str]] = []
@@ -147,7 +147,7 @@ def prices(demo: Demo) -> CostTable:
     try:
         table = CostTable.load(path)
     except HeatError:
-        few = ["--levels", "1,5,9" if demo.engine == "native" else "1,4,8", "--periods", "8", "--repeats", "3"]
+        few = ["--levels", "1,5,10" if demo.engine == "native" else "1,4,8", "--periods", "8", "--repeats", "3"]
         threads = str(os.cpu_count() or 1)
         demo.heat("bench-engine", demo.engine, "--params", demo.params, *few, "--threads", threads, "--out", path,
                   python=demo.serving)  # fmt: skip

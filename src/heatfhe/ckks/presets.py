@@ -5,6 +5,7 @@
 | native-16-r40 | 13 | 40 | 1746.8 | 21, 15 | 128 bits, classical |
 | native-16-r35 | 16 | 35 | 1738.1 | 17, 15 | 128 bits, classical |
 | insecure-native-11, -12, -13 | 9 | 35 | 1288 | 24, 18 | none: tests, demo |
+| insecure-native-12-r40 | 10 | 40 | 1383 | 25, 17 | none: demo; a scale that carries an argmax over 1024 words |
 | insecure-native-tiny | 3 | 35 | 1016 | 24, 18 | none: unit tests |
 
 Noise is relative to the bound a bootstrap is told. The window is what level 0 takes without loss, where a value can
@@ -165,14 +166,16 @@ def draft_native(
     )
 
 
-def _toy(name: str, ring_dimension: int, levels: int, special: int, noise: float) -> Params:
+def _toy(
+    name: str, ring_dimension: int, levels: int, special: int, noise: float, *, scale: int = 35, bits: float = 18.0
+) -> Params:
     """The model set: EvalMod of 58 bits, two levels each for CoeffsToSlots and SlotsToCoeffs."""
     spec = ChainSpec(
-        ring_dimension=ring_dimension, scale_bits=35, levels=levels + 2, special=special, eval_levels=8, eval_bits=58,
-        eval_gain=2, raise_bits=(58,), spare_pairs=1,
+        ring_dimension=ring_dimension, scale_bits=scale, levels=levels + 2, special=special, eval_levels=8,
+        eval_bits=58, eval_gain=2, raise_bits=(58,), spare_pairs=1,
     )  # fmt: skip
     return make_params(
-        name, spec, BootstrapSpec(stc_levels=2, ratio_bits=11.0), noise=noise, promised_bits=18.0, window=16.0
+        name, spec, BootstrapSpec(stc_levels=2, ratio_bits=11.0), noise=noise, promised_bits=bits, window=16.0
     )
 
 
@@ -198,6 +201,7 @@ def _r35() -> Params:
 def native_presets() -> dict[str, Params]:
     """Every named set of the native engine."""
     toys = [_toy(f"insecure-native-{k}", 1 << k, 9, 9, noise) for k, noise in ((11, 5e-8), (12, 8e-8), (13, 1.5e-7))]
+    toys.append(_toy("insecure-native-12-r40", 1 << 12, 10, 9, 2e-8, scale=40, bits=17.0))
     every = [_r40(), _r35(), *toys, _toy("insecure-native-tiny", 1 << 11, 3, 7, 5e-8)]
     return {p.name: p for p in every}
 
