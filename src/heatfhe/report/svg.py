@@ -29,7 +29,7 @@ def ticks(lo: float, hi: float, count: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= raw * 0.999)
     first = math.ceil(lo / step - 1e-9)
-    return [round((first + i) * step, 12) for i in range(int((hi - first * step) / step + 1e-9) + 1)]
+    return [round((first + i) * step, 12) for i in range(math.floor(hi / step + 1e-9) - first + 1)]
 
 
 def decades(lo: float, hi: float) -> list[float]:
