@@ -66,7 +66,9 @@ class Demo:
             text, _ = process.communicate()
         except KeyboardInterrupt:
             if arguments[0] == "train":  # it is finishing its update and saving
-                process.wait(timeout=30)
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=30)
             raise
         if process.returncode == 130:
             raise KeyboardInterrupt
