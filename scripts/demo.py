@@ -60,7 +60,8 @@ class Demo:
     def heat(self, *arguments: Any, python: str | None = None) -> dict[str, Any]:
         """Run the command heat in a process of its own and return its JSON."""
         command = [python or sys.executable, "-m", "heatfhe.cli", *map(str, arguments), "--json"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=die_with_parent)
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "start_new_session": True}
+        process = subprocess.Popen(command, preexec_fn=die_with_parent, **options)  # Ctrl-C reaches it through us alone
         self.children.append(process)
         try:
             text, _ = process.communicate()
