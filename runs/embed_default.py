@@ -3,8 +3,9 @@
 
     python runs/embed_default.py --heat out/heat/circuit
 
-The HEAT circuit's argmax schedule is fitted on its own logits. Prints held-out perplexity of both before and after rounding to float16; refuses a circuit that rounding changes by more
-than 0.1 %. The parent and its text come from runs/default_model.py.
+The HEAT circuit's argmax schedule is fitted on its own logits. Prints held-out perplexity of both before and after
+rounding to float16; refuses a circuit that rounding changes by more than 0.1 %. The parent and its text come from
+runs/default_model.py.
 """
 
 from __future__ import annotations

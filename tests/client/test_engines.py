@@ -14,7 +14,7 @@ from heatfhe.client import Client, Sampler, load_keyring
 from heatfhe.client.local import local_server
 from heatfhe.engine import ClearEngine, Decode
 from heatfhe.engine.openfhe_context import load_openfhe
-from heatfhe.errors import DecryptError, FileFormatError, HeatError
+from heatfhe.errors import FileFormatError, HeatError
 from heatfhe.planning import Plan
 from tests.server.serving import served_circuit
 
@@ -100,9 +100,6 @@ def test_the_default_model_generates_eight_tokens_interactively(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.xfail(
-    raises=DecryptError, strict=False, reason="the default circuit's argmax collapses under insecure-native-12's errors"
-)
 @pytest.mark.parametrize("engine", ["native", pytest.param("openfhe", marks=pytest.mark.openfhe)])
 def test_the_default_model_generates_eight_tokens_encrypted(engine: str, tmp_path: Path) -> None:
     need(engine)

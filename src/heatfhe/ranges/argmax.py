@@ -13,9 +13,10 @@ from heatfhe.approx import ArgmaxRound, ArgmaxSchedule, ReciprocalFit, cutmax, f
 from heatfhe.errors import ConfigError
 from heatfhe.records import ArgmaxCalibration
 
-# The paper's product of powers, 1701, with its 9 as two threes: a first power of 9 leaves variances over a range of 1e8,
-# which costs eight Newton steps and is lost to refresh noise of 1e-7 (measured on the default model; docs/log.md).
-POWERS = (3, 3, 3, 3, 3, 7)
+# Orders of one sharpening, 1701 in all, tried in turn. The paper's first power of 9 leaves variances over a range of
+# 1e8, which costs eight Newton steps and is lost to refresh noise of 1e-7 (measured on the default model; docs/log.md);
+# as two threes it is not. Where a row's most negative entries lie far out, the 9 puts them away at once.
+ORDERS = ((3, 3, 3, 3, 3, 7), (9, 3, 3, 3, 7))
 _ENTRY = 0.95  # the largest leader enters a power at this size
 _NORMALISER = 5e-2  # relative error allowed to 1/sqrt(variance): common to the row, it only moves the leader's size
 _FINAL = 1e-3  # relative error of the last division: how far from 1 a clear winner may end
@@ -47,11 +48,13 @@ def fit_argmax(
     logits: Sequence[NDArray[np.floating]] | NDArray[np.floating],
     *,
     weights: Rows | None = None,
-    powers: Sequence[int] = POWERS,
+    powers: Sequence[int] | None = None,
     margin: float = 1.2,
     solver: str = "plain",
 ) -> ArgmaxCalibration:
     """A schedule for rows like these; ``weights`` says how many logits each column stands for (see ``shorten``).
+
+    Without ``powers`` it is the first of ORDERS that keeps the leader of every row, or the one that keeps most.
 
     Every round's divisor makes the largest leader enter its power at 0.95; its inverse root has the rational seed of
     the norms (a chord cannot hold the leader up over the range of variances a power of 9 leaves). Where some row's most
@@ -68,6 +71,22 @@ def fit_argmax(
     if not np.isfinite(rows).all():
         raise ConfigError("argmax: the logits hold non-finite values; check the weights")
     held = np.ones(rows.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
+    best: tuple[float, ArgmaxCalibration] | None = None
+    for order in ORDERS if powers is None else (tuple(powers),):
+        made = _fit_order(rows, held, order, margin, solver)
+        with np.errstate(over="ignore", invalid="ignore"):
+            ends = np.nan_to_num(_apply(rows, held, made.schedule), nan=0.0)
+        kept = float(np.mean(ends.argmax(axis=-1) == rows.argmax(axis=-1)))
+        if best is None or kept > best[0]:
+            best = kept, made
+        if kept == 1.0:
+            break
+    assert best is not None
+    return best[1]
+
+
+def _fit_order(rows: Rows, held: Rows, powers: Sequence[int], margin: float, solver: str) -> ArgmaxCalibration:
+    """A schedule with these powers: every round fitted on the rows the rounds before it leave."""
     rounds: list[ArgmaxRound] = []
     smallest = 1.0
     x = rows
@@ -82,8 +101,9 @@ def fit_argmax(
     lo = max(float(totals.min()) / margin, float(totals.max()) / _WIDEST)
     final = ReciprocalFit(lo=lo, hi=float(totals.max()) * margin, solver=solver)
     schedule = ArgmaxSchedule(rounds=tuple(rounds), final=final, final_count=final.smallest_count(_FINAL, 1))
-    two = np.sort(_apply(rows, held, schedule), axis=-1)[:, -2:]
-    ties = float(np.mean(two[:, 0] > 0.1 * two[:, 1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        two = np.sort(_apply(rows, held, schedule), axis=-1)[:, -2:]
+        ties = float(np.mean(two[:, 0] > 0.1 * two[:, 1]))
     return ArgmaxCalibration(schedule=schedule, near_ties=ties, smallest_leader=smallest)
 
 
