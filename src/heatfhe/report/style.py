@@ -23,8 +23,8 @@ nav ul { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; list-style: none; pa
 nav a { display: inline-block; padding: .15rem 0; }
 .warning { color: var(--warn); background: var(--warnback); padding: .6rem .9rem; border-left: 4px solid; }
 figure { margin: 1.4rem 0; }
-figcaption { font-weight: 600; }
-.words { margin: .2rem 0 .5rem; color: var(--soft); font-size: .93rem; }
+figcaption { font-weight: 600; overflow-wrap: anywhere; }
+.words { overflow-wrap: anywhere; margin: .2rem 0 .5rem; color: var(--soft); font-size: .93rem; }
 .wide { overflow-x: auto; max-width: 100%; }
 svg { display: block; width: 100%; min-width: 34rem; max-width: 58rem; height: auto; background: var(--panel);
   border-radius: 6px; }
@@ -48,6 +48,7 @@ thead th { border-bottom: 2px solid var(--rule); }
 tbody th { font-weight: 500; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--link); }
 details .wide { max-height: 24rem; overflow: auto; }
+code { overflow-wrap: anywhere; }
 code, pre { font: .85rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
 pre { overflow-x: auto; background: var(--panel); padding: .7rem; border-radius: 6px; }
 dl { display: grid; grid-template-columns: auto 1fr; gap: .2rem 1rem; margin: .4rem 0; }
