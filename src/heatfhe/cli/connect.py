@@ -34,7 +34,7 @@ def add_connection(parser: argparse.ArgumentParser, *, local: bool = False) -> N
     if local:
         parser.add_argument("--local", action="store_true", help="start a server on this machine for this command")
         parser.add_argument("--circuit", default="default", help="with --local: a Circuit directory, or default")
-        parser.add_argument("--params", default="insecure-native-12", help="with --local: the parameter set")
+        parser.add_argument("--params", default="insecure-native-12-r40", help="with --local: the parameter set")
         parser.add_argument("--context", type=int, metavar="T", help="with --local: positions of the cache")
 
 

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, open the engine, decode, compare."""
     if args.noise is not None and args.engine != "clear":
         raise ConfigError("--noise is for the clear engine; a real one has its own")
-    fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12", "clear": "insecure-openfhe-12"}
+    fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}
     params = preset(args.params or fallback[args.engine])
     costs = cost_table(args.costs or default_cost(params))
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
