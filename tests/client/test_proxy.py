@@ -153,7 +153,7 @@ def printed(kind: str) -> list[str]:
 def here(text: str, url: str) -> str:
     """The same command against this test's endpoint and model."""
     text = re.sub(r"http://(127\.0\.0\.1|localhost):\d+/v1", url, text)
-    return re.sub(r"([\"'])default\1", r"\1tiny\1", text)
+    return re.sub(r"([\"'])default-heat\1", r"\1tiny\1", text)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

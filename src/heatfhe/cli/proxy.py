@@ -22,7 +22,7 @@ strings cut the text here: the server always runs max_tokens steps."""
 EXAMPLES = """  heat proxy --local
   heat proxy --server https://fhe.example --token-file token.txt --port 8080
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
-       -d '{"model": "default", "prompt": "Once upon a time", "max_tokens": 8}'
+       -d '{"model": "default-heat", "prompt": "Once upon a time", "max_tokens": 8}'
 """
 
 
