@@ -4,13 +4,14 @@
     python runs/embed_default.py --heat out/heat/circuit
 
 The HEAT circuit's argmax schedule is fitted on its own logits. Prints held-out perplexity of both before and after
-rounding to float16; refuses a circuit that rounding changes by more than 0.1 %. The parent and its text come from
-runs/default_model.py.
+rounding to float16; refuses a circuit that rounding changes by more than 0.1 %. The log of the HEAT run goes with it,
+shortened, so that a report can show the training without torch. Parent and text come from runs/default_model.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +31,26 @@ from heatfhe.sites import prepare
 from heatfhe.training import pack
 
 HELD_OUT, CALIBRATION_WINDOWS, ARGMAX_WINDOWS = 64, 1024, 48
+UPDATES_KEPT, UPDATE_FACTS = 4, ("kind", "step", "phase", "task", "iterations")
 
 
 def narrowed(circuit: Circuit, name: str) -> Circuit:
     weights = {k: np.asarray(v, dtype=np.float16) for k, v in circuit.weights.items()}
     return replace(circuit, weights=weights, name=name)
+
+
+def shortened(log: str) -> str:
+    """Every fourth update with its loss and iterations; probabilities to three digits; the rest as it is."""
+    kept = []
+    for row in map(json.loads, log.splitlines()):
+        if row["kind"] == "update":
+            if row["step"] % UPDATES_KEPT:
+                continue
+            row = {k: round(row[k], 5) if k == "task" else row[k] for k in UPDATE_FACTS}
+        elif row["kind"] == "distributions":
+            row["p"] = {site: [round(v, 3) for v in p] for site, p in row["p"].items()}
+        kept.append(json.dumps(row, separators=(",", ":")) + "\n")
+    return "".join(kept)
 
 
 def main() -> None:
@@ -61,6 +77,7 @@ def main() -> None:
         counts = narrow.calibration.iterations()
         moved = f"perplexity {before:.4f} -> {after:.4f} in float16"
         print(f"{name}: {sum(counts.values())} iterations {counts}, {moved}")
+    (assets / "heat" / "log.jsonl").write_text(shortened((args.heat.parent / "log.jsonl").read_text()))
 
 
 if __name__ == "__main__":
