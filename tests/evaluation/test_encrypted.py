@@ -12,9 +12,10 @@ from heatfhe.client.keyring_clear import ClearKeyring
 from heatfhe.engine import BootstrapNoise, ClearEngine, key_request
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.evaluation.drift import sample_windows
-from heatfhe.evaluation.encrypted import Endpoint, Stopwatch, evaluate, free_running
+from heatfhe.evaluation.encrypted import Endpoint, Stopwatch, decode_windows, evaluate, free_running, judge
 from heatfhe.planning import Plan, cost_table, plan
 from heatfhe.planning.params import preset
+from heatfhe.planning.tally import tally
 from tests.tiny import tiny_circuit
 
 CIRCUIT = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
@@ -72,9 +73,29 @@ def test_a_stopped_run_goes_on_and_a_foreign_one_is_refused(made: Plan, tmp_path
 
 
 def test_free_running_tokens_are_the_circuits_own(made: Plan) -> None:
-    for got, wanted in free_running(made, CIRCUIT, endpoint(made), [[3, 7], [5]], 3):
-        assert got == wanted
-        assert len(got) == 3
+    for prompt in ([3, 7], [5]):
+        found = free_running(made, CIRCUIT, endpoint(made), prompt, 3, costs=COSTS)
+        assert found.tokens == found.wanted
+        assert len(found.tokens) == 3
+        ran = ["prompt"] * (len(prompt) - 1) + ["generate"] * 3
+        assert found.bootstraps == sum(len(made.program(name).bootstraps()) for name in ran)
+        assert set(found.by_operator) == set(found.predicted)
+        priced = [sum(t.seconds for t in tally(made, name, COSTS).values()) for name in ran]
+        assert sum(found.predicted.values()) == pytest.approx(sum(priced))
+
+
+def test_processes_may_share_a_folder_and_what_is_missing_is_named(made: Plan, tmp_path: Path) -> None:
+    windows = sample_windows(CIRCUIT, 3, 4, seed=5)
+    whole = evaluate(made, CIRCUIT, endpoint(made), windows, engine="clear", costs=COSTS)
+    for part in ([2], [0]):
+        decode_windows(made, CIRCUIT, endpoint(made), windows, engine="clear", folder=tmp_path, only=part)
+    with pytest.raises(FileFormatError, match=r"window-001\.npz: this window is not finished"):
+        decode_windows(made, CIRCUIT, None, windows, engine="clear", folder=tmp_path)
+    decode_windows(made, CIRCUIT, endpoint(made), windows, engine="clear", folder=tmp_path, only=[1])
+    found = decode_windows(made, CIRCUIT, None, windows, engine="clear", folder=tmp_path)
+    again = judge(made, CIRCUIT, found, windows, engine="clear", costs=COSTS)
+    assert again.fidelity == whole.fidelity
+    assert again.bootstraps == whole.bootstraps
 
 
 def test_windows_must_fit(made: Plan) -> None:

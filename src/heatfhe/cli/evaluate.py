@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from heatfhe.engine import ClearEngine, key_request
 from heatfhe.engine.noise import NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation.drift import sample_windows
-from heatfhe.evaluation.encrypted import Endpoint, Evaluation, evaluate, free_running
+from heatfhe.evaluation.encrypted import Endpoint, Evaluation, FreeRun, evaluate, free_running
 from heatfhe.files import atomic_write, file_digest, write_json
 from heatfhe.planning import Plan, cost_table, plan
 from heatfhe.planning.params import preset
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     windows = _windows(args, circuits[0])
     found: list[Evaluation] = []
-    free: dict[str, list[tuple[list[int], list[int]]]] = {}
+    free: dict[str, FreeRun] = {}
     for number, circuit in enumerate(circuits):
         programs = [*(["logits"] if len(windows) else []), *(["generate", "prompt"] if args.free else [])]
         if not programs:
@@ -73,9 +74,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
             options: dict[str, Any] = {"engine": args.engine, "costs": costs, "folder": folder}
             found.append(evaluate(made, circuit, endpoint, windows, reporter=console.reporter, **options))
         if args.free:
-            free[circuit.name] = free_running(made, circuit, endpoint, [_prompt(args)], args.free)
+            free[circuit.name] = free_running(made, circuit, endpoint, _prompt(args), args.free, costs=costs)
     _show(console, found, free)
-    result = {"evaluations": [e.as_json() for e in found], "free_running": free}
+    result = {
+        "evaluations": [e.as_json() for e in found],
+        "free_running": {name: [(list(r.tokens), list(r.wanted))] for name, r in free.items()},
+        "free_runs": {name: r.as_json() for name, r in free.items()},
+    }
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
         write_json(args.out / "evaluation.json", "heatfhe-evaluation", 1, result)
@@ -128,7 +133,7 @@ def _power(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _show(console: Console, found: list[Evaluation], free: dict[str, list[tuple[list[int], list[int]]]]) -> None:
+def _show(console: Console, found: list[Evaluation], free: dict[str, FreeRun]) -> None:
     if found:
         console.table(
             ("circuit", "KL", "top-1", "collapsed", "perplexity", "clear", "largest error", "bootstraps", "s/token"),
@@ -140,15 +145,22 @@ def _show(console: Console, found: list[Evaluation], free: dict[str, list[tuple[
         )
     for e in found:
         console.heading(f"{e.name}: seconds per token by operator, measured and predicted")
-        names = sorted({*e.by_operator, *e.predicted})
-        rows = [(n, e.by_operator.get(n, 0.0), e.predicted.get(n, 0.0)) for n in names]
-        console.table(("operator", "measured", "predicted"), [*rows, ("total", e.seconds, sum(e.predicted.values()))])
-    for name, runs in free.items():
-        for got, wanted in runs:
-            same = sum(a == b for a, b in zip(got, wanted))
-            console.print(
-                f"{name}: {same} of {len(wanted)} free-running tokens as in the clear: {got} against {wanted}"
-            )
+        _times(console, e.by_operator, e.predicted)
+    for name, run in free.items():
+        same = sum(a == b for a, b in zip(run.tokens, run.wanted))
+        console.heading(f"{name}: free running, seconds in all by operator, measured and predicted")
+        _times(console, run.by_operator, run.predicted)
+        console.print(
+            f"{name}: {same} of {len(run.wanted)} free-running tokens as in the clear: {list(run.tokens)} against "
+            f"{list(run.wanted)}; {run.bootstraps} bootstraps"
+        )
+
+
+def _times(console: Console, measured: Mapping[str, float], predicted: Mapping[str, float]) -> None:
+    names = sorted({*measured, *predicted})
+    rows = [(n, measured.get(n, 0.0), predicted.get(n, 0.0)) for n in names]
+    rows.append(("total", sum(measured.values()), sum(predicted.values())))
+    console.table(("operator", "measured", "predicted"), rows)
 
 
 def _draw(found: list[Evaluation], path: Path) -> None:

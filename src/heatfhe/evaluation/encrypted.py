@@ -82,6 +82,15 @@ class Stopwatch:
         """A program has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One decoded window: logits (P, V), seconds by operator and bootstraps, both over all its positions."""
+
+    logits: Real
+    seconds: Mapping[str, float]
+    bootstraps: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Teacher-forced decoding of one plan on one engine; seconds and bootstraps are per token."""
@@ -110,43 +119,59 @@ class Evaluation:
         }
 
 
-def evaluate(
+def decode_windows(
     plan: Plan,
     circuit: Circuit,
-    endpoint: Endpoint,
+    endpoint: Endpoint | None,
     windows: Tokens,
     *,
     engine: str,
-    costs: CostTable,
     folder: Path | None = None,
+    only: Sequence[int] | None = None,
+    setting: str = "",
     reporter: Reporter = SILENT,
-) -> Evaluation:
-    """Decode windows (W, P + 1) with the true tokens as inputs, and compare with the circuit's own logits.
+) -> list[Window]:
+    """Decode windows (W, P + 1) with the true tokens as inputs, those of ``only`` or all.
 
-    ``folder`` keeps every finished window; a second call reads those and goes on. ``costs`` prices the prediction.
+    ``folder`` keeps every finished window; a second call reads those and goes on, and several processes may share it
+    when each takes its own windows. Without an endpoint nothing is run: every window must be there, and ``setting``
+    stands for the endpoint's.
     """
     if windows.ndim != 2 or windows.shape[1] < 2:
         raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
-    tokens, targets = windows[:, :-1], windows[:, 1:]
+    tokens = windows[:, :-1]
     if tokens.shape[1] > plan.context:
         raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
-    clear = circuit.run(tokens)
+    if endpoint is not None:
+        setting = endpoint.setting
     run_of = json_digest([plan.circuit, plan.params.digest, plan.context, plan.program("logits").as_json(), engine])
-    reporter.start(circuit.name, len(tokens))
+    chosen = range(len(tokens)) if only is None else only
+    reporter.start(circuit.name, len(chosen))
     found = []
-    for i, row in enumerate(tokens):
+    for i in chosen:
         kept = None if folder is None else folder / f"window-{i:03d}.npz"
-        mark = json_digest([run_of, [int(t) for t in row], *([endpoint.setting] if endpoint.setting else [])])
+        mark = json_digest([run_of, [int(t) for t in tokens[i]], *([setting] if setting else [])])
         window = _read(kept, mark) if kept is not None and kept.exists() else None
         if window is None:
+            if endpoint is None:
+                raise FileFormatError(f"{kept}: this window is not finished; start the run again to go on")
             if endpoint.begin is not None:
                 endpoint.begin(i)
-            window = _decode(plan, circuit, endpoint, row)
+            window = _decode(plan, circuit, endpoint, tokens[i])
             if kept is not None:
                 _write(kept, mark, window)
         found.append(window)
-        reporter.advance(circuit.name, seconds_per_token=sum(window.seconds.values()) / len(row))
+        reporter.advance(circuit.name, seconds_per_token=sum(window.seconds.values()) / tokens.shape[1])
     reporter.done(circuit.name)
+    return found
+
+
+def judge(
+    plan: Plan, circuit: Circuit, found: Sequence[Window], windows: Tokens, *, engine: str, costs: CostTable
+) -> Evaluation:
+    """Compare decoded windows with the circuit's own logits; ``costs`` prices the prediction."""
+    tokens, targets = windows[:, :-1], windows[:, 1:]
+    clear = circuit.run(tokens)
     run = np.stack([w.logits for w in found])
     count = tokens.size
     spent: Counter[str] = sum((Counter(w.seconds) for w in found), Counter())
@@ -165,42 +190,74 @@ def evaluate(
     )
 
 
-def free_running(
+def evaluate(
     plan: Plan,
     circuit: Circuit,
     endpoint: Endpoint,
-    prompts: Sequence[Sequence[int]],
-    count: int,
+    windows: Tokens,
     *,
+    engine: str,
+    costs: CostTable,
+    folder: Path | None = None,
     reporter: Reporter = SILENT,
-) -> list[tuple[list[int], list[int]]]:
-    """Tokens of ``count`` free-running steps per prompt, (here, circuit's own): each chosen under encryption and fed
-    back without decryption; rows are decrypted only to be compared."""
-    out = []
-    level = plan.program("generate").inputs["x"].level
-    for prompt in prompts:
-        wanted = [int(t) for t in circuit.generate(list(prompt), count).tokens]
-        decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=reporter)
-        rows = [endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level) for t in prompt]
-        for row in rows[:-1]:
-            decode.prompt([row])
-        got = []
-        for i in range(count):
-            parts = decode.generate([rows[-1]] if i == 0 else None)
-            row = plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts])
-            got.append(int(np.argmax(np.nan_to_num(row, nan=-np.inf))))
-        out.append((got, wanted))
-    return out
+) -> Evaluation:
+    """Decode every window and judge them."""
+    found = decode_windows(plan, circuit, endpoint, windows, engine=engine, folder=folder, reporter=reporter)
+    return judge(plan, circuit, found, windows, engine=engine, costs=costs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    logits: Real
-    seconds: Mapping[str, float]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeRun:
+    """Free-running decoding of one prompt: tokens here and the circuit's own.
+
+    Seconds and bootstraps are of the whole run, prompt steps included; ``predicted`` prices the same steps.
+    """
+
+    tokens: tuple[int, ...]
+    wanted: tuple[int, ...]
     bootstraps: int
+    seconds: float
+    by_operator: Mapping[str, float]
+    predicted: Mapping[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        lists = {"tokens": list(self.tokens), "wanted": list(self.wanted)}
+        maps = {"by_operator": dict(self.by_operator), "predicted": dict(self.predicted)}
+        return {**lists, "bootstraps": self.bootstraps, "seconds": self.seconds, **maps}
 
 
-def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> _Window:
+def free_running(
+    plan: Plan, circuit: Circuit, endpoint: Endpoint, prompt: Sequence[int], count: int, *, costs: CostTable
+) -> FreeRun:
+    """``count`` free-running steps after a prompt: each token is chosen under encryption and fed back without
+    decryption; rows are decrypted only to be compared."""
+    level = plan.program("generate").inputs["x"].level
+    watch = Stopwatch()
+    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
+    rows = [endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level) for t in prompt]
+    for row in rows[:-1]:
+        decode.prompt([row])
+    got = []
+    for i in range(count):
+        parts = decode.generate([rows[-1]] if i == 0 else None)
+        row = plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts])
+        got.append(int(np.argmax(np.nan_to_num(row, nan=-np.inf))))
+    priced: Counter[str] = Counter()
+    for program, times in (("prompt", len(prompt) - 1), ("generate", count)):
+        for operator, t in tally(plan, program, costs).items():
+            priced[operator] += times * t.seconds  # type: ignore[assignment]
+    return FreeRun(
+        tokens=tuple(got),
+        wanted=tuple(int(t) for t in circuit.generate(list(prompt), count).tokens),
+        bootstraps=watch.bootstraps,
+        seconds=sum(watch.seconds.values()),
+        by_operator={k: watch.seconds[k] for k in sorted(watch.seconds)},
+        predicted=dict(priced),
+    )
+
+
+def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
     watch = Stopwatch()
     decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
     level = plan.program("logits").inputs["x"].level
@@ -208,10 +265,10 @@ def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) ->
     for token in tokens:
         x = endpoint.put(plan.packing.pack_residual(circuit.folded.token[token]), level)
         rows.append(plan.packing.unpack_vocabulary([endpoint.get(p) for p in decode.logits([x])]))
-    return _Window(np.asarray(rows, dtype=np.float64), dict(watch.seconds), watch.bootstraps)
+    return Window(np.asarray(rows, dtype=np.float64), dict(watch.seconds), watch.bootstraps)
 
 
-def _write(path: Path, mark: str, window: _Window) -> None:
+def _write(path: Path, mark: str, window: Window) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     names = sorted(window.seconds)
     with atomic_write(path) as f:
@@ -225,7 +282,7 @@ def _write(path: Path, mark: str, window: _Window) -> None:
         )
 
 
-def _read(path: Path, mark: str) -> _Window:
+def _read(path: Path, mark: str) -> Window:
     try:
         with np.load(path, allow_pickle=False) as held:
             if str(held["mark"]) != mark:
@@ -233,6 +290,6 @@ def _read(path: Path, mark: str) -> _Window:
                     f"{path}: belongs to another plan, engine, noise or window; give another folder or delete this one"
                 )
             seconds = dict(zip(map(str, held["operators"]), map(float, held["seconds"])))
-            return _Window(held["logits"], seconds, int(held["bootstraps"]))
+            return Window(held["logits"], seconds, int(held["bootstraps"]))
     except (ValueError, KeyError, OSError, EOFError) as err:
         raise FileFormatError(f"{path}: not a finished window ({err}); delete it to run that window again") from err
