@@ -49,6 +49,8 @@ def test_measure_noise_of_an_exact_engine_is_zero(tmp_path: Path, capsys: pytest
         ["bench-engine", "native", "--params", "insecure-openfhe-11"],
         ["measure-noise", "clear", "--magnitudes", "big"],
         ["measure-noise", "clear", "--magnitudes", "-1"],
+        ["measure-noise", "clear", "--periods", "3"],
+        ["measure-noise", "clear", "--periods", "few"],
     ],
 )
 def test_wrong_arguments_are_one_good_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

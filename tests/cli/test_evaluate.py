@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heatfhe.cli import main
-from heatfhe.engine.noise import NoiseTable
+from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.files import read_json
 from tests.tiny import tiny_circuit
 
@@ -39,6 +39,7 @@ def test_measured_noise_is_injected(folder: Path, tmp_path: Path, capsys: pytest
     table = NoiseTable(
         name="n", engine="openfhe", params="p", hardware="h", samples=1,
         sigma={1.0: 1e-4, 100.0: 1e-2}, constant={1.0: 0.0, 100.0: 0.0}, largest={1.0: 0.0, 100.0: 0.0},
+        periods={1024: PeriodNoise(1e-4, 0.0)},
     )  # fmt: skip
     table.save(tmp_path / "noise.json")
     arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--windows", "3", "--positions", "3"]

@@ -134,7 +134,6 @@ def test_noise_has_the_stated_size_and_keeps_the_period() -> None:
     assert np.array_equal(added, np.tile(added[:8], 1 << 11))
     assert added.any()
     assert BootstrapNoise(sigma=1e-6, floor=1e-4).deviation(2.0) == 2e-4
-    assert BootstrapNoise(table={1.0: 1e-5, 3.0: 3e-5}).deviation(2.0) == pytest.approx(2e-5)
     with pytest.raises(ConfigError, match="needs a generator"):
         ClearEngine(PARAMS, noise=noise)
     with pytest.raises(ConfigError, match="cannot be negative"):

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
 from heatfhe.engine import BootstrapNoise, ClearEngine
-from heatfhe.engine.clear import ClearValue
+from heatfhe.engine.clear import ClearValue, Noise
 from heatfhe.engine.measure import describe_machine, measure, measure_request
-from heatfhe.engine.noise import NoiseTable, measure_noise, noise_request
+from heatfhe.engine.noise import NoiseTable, PeriodNoise, bent, measure_noise, noise_request
 from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.engine.protocol import Plain, Vector
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.planning import CostTable
 
 TOY = openfhe_params("insecure-openfhe-11")
+Real = NDArray[np.float64]
 PRICES = {
     "add": 1.0,
     "rotate": 50.0,
@@ -148,24 +150,26 @@ def test_the_machine_has_a_description() -> None:
     assert "2 threads," in describe_machine(2)
 
 
+def noisy(noise: Noise) -> ClearEngine:
+    return ClearEngine(TOY, request=noise_request(TOY, (1, 64)), noise=noise, rng=np.random.default_rng(1))
+
+
+def table_of(engine: ClearEngine, repeats: int = 3) -> NoiseTable:
+    return measure_noise(
+        engine,
+        lambda values, level: clear_encrypt(engine, values, level=level),
+        lambda blob: engine.parse(blob).slots.astype(np.complex128),
+        name="made-up",
+        hardware="none",
+        magnitudes=(0.5, 1, 8),
+        periods=(1, 64),
+        repeats=repeats,
+        seed=2,
+    )
+
+
 @pytest.mark.parametrize("sigma", [1e-6, 1e-3])
 def test_injected_noise_is_found_again_and_injects_the_same(sigma: float, tmp_path: Path) -> None:
-    def noisy(noise: BootstrapNoise) -> ClearEngine:
-        request = noise_request(TOY)
-        return ClearEngine(TOY, request=request, noise=noise, rng=np.random.default_rng(1))
-
-    def table_of(engine: ClearEngine) -> NoiseTable:
-        return measure_noise(
-            engine,
-            lambda values, level: clear_encrypt(engine, values, level=level),
-            lambda blob: engine.parse(blob).slots.astype(np.complex128),
-            name="made-up",
-            hardware="none",
-            magnitudes=(0.5, 1, 8),
-            repeats=3,
-            seed=2,
-        )
-
     table = table_of(noisy(BootstrapNoise(sigma=sigma, floor=sigma)))
     for magnitude in (0.5, 1.0, 8.0):
         assert table.sigma[magnitude] == pytest.approx(sigma * max(1.0, magnitude), rel=0.05)
@@ -177,17 +181,50 @@ def test_injected_noise_is_found_again_and_injects_the_same(sigma: float, tmp_pa
         assert again.sigma[magnitude] == pytest.approx(table.sigma[magnitude], rel=0.1)
 
 
+def test_a_bend_and_noise_that_grows_with_the_period_are_found_again() -> None:
+    def engines_own(values: Real, bound: float, rng: np.random.Generator) -> Real:
+        """Rounding noise 1e-6 sqrt(period) of the bound; a constant c loses 1e-3 c^3 / bound^2."""
+        spread = 1e-6 * bound * np.sqrt(values.shape[-1]) * rng.standard_normal(values.shape)
+        return np.asarray(spread - 1e-3 * bound * bent(values / bound))
+
+    table = table_of(noisy(engines_own), repeats=8)
+    for period in (1, 64, TOY.slots):
+        assert table.periods[period].spread == pytest.approx(1e-6 * np.sqrt(period), rel=0.35)
+        assert table.periods[period].bias == pytest.approx(-1e-3, rel=0.02)
+    assert table.at(8.0, 8).spread == pytest.approx(8e-6 * np.sqrt(8), rel=0.4)
+    assert table.at(8.0, 64).bias == pytest.approx(-8e-3, rel=0.1)
+
+
+def test_bent_slots_are_cubed_coefficients() -> None:
+    assert bent(np.full(16, -0.5)) == pytest.approx(np.full(16, -0.125))
+    rng = np.random.default_rng(3)
+    for p in (1, 2, 8):
+        z = rng.uniform(-1, 1, (3, p))
+        roots = np.exp(2j * np.pi * np.array([pow(5, j, 4 * p) for j in range(p)]) / (4 * p))
+        powers = roots[:, None] ** np.arange(2 * p)  # value at root j of X^k
+        c = (z @ powers.conj()).real / p
+        assert c @ powers.T == pytest.approx(z.astype(complex))  # these are the coefficients
+        assert bent(z) == pytest.approx((c**3 @ powers.T).real)
+    dense = rng.uniform(-1, 1, 1024)
+    assert np.abs(bent(dense)).max() < 0.01  # coefficients of what looks random are small
+
+
 def test_noise_tables_are_checked(tmp_path: Path) -> None:
-    good = {"name": "n", "engine": "clear", "params": "p", "hardware": "h", "samples": 1}
-    with pytest.raises(ConfigError, match="same magnitudes"):
-        NoiseTable(**good, sigma={1.0: 1e-3}, constant={}, largest={1.0: 1e-2})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="not a measurement"):
-        NoiseTable(**good, sigma={1.0: float("nan")}, constant={1.0: 0.0}, largest={1.0: 0.0})  # type: ignore[arg-type]
+    good: dict[str, Any] = {"name": "n", "engine": "clear", "params": "p", "hardware": "h", "samples": 1}
+    good |= {"sigma": {1.0: 1e-3}, "constant": {1.0: 0.0}, "largest": {1.0: 1e-2}, "periods": {1: PeriodNoise(0, 0)}}
+    assert NoiseTable(**good).at(1.0, 4).spread == pytest.approx(0.0, abs=1e-50)
+    for change, words in (
+        ({"constant": {}}, "same magnitudes"),
+        ({"sigma": {1.0: float("nan")}}, "not a measurement"),
+        ({"periods": {}}, "at least one period"),
+        ({"periods": {4: PeriodNoise(1e-9, float("inf"))}}, "period 4"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            NoiseTable(**{**good, **change})
     (tmp_path / "noise.json").write_text("{}")
     with pytest.raises(FileFormatError):
         NoiseTable.load(tmp_path / "noise.json")
     engine = ClearEngine(TOY)
-    with pytest.raises(ConfigError, match="positive magnitudes"):
-        measure_noise(
-            engine, lambda v, level: b"", lambda b: np.zeros(1, complex), name="x", hardware="y", magnitudes=(0,)
-        )
+    for bad, words in (({"magnitudes": (0,)}, "positive magnitudes"), ({"periods": (3,)}, "periods divide")):
+        with pytest.raises(ConfigError, match=words):
+            measure_noise(engine, lambda v, level: b"", lambda b: np.zeros(1, complex), name="x", hardware="y", **bad)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import argparse
 from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_engine_arguments, open_engine
 from heatfhe.cli.console import Console
 from heatfhe.engine.measure import describe_machine
-from heatfhe.engine.noise import MAGNITUDES, measure_noise, noise_request
+from heatfhe.engine.noise import MAGNITUDES, PERIODS, measure_noise, noise_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning.params import preset
 
@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--magnitudes", default=",".join(f"{m:g}" for m in MAGNITUDES), help="sizes of refreshed values"
     )
-    parser.add_argument("--period", type=int, help="period of the refreshed values (default: all slots)")
+    shown = ",".join(map(str, PERIODS))
+    parser.add_argument("--periods", default=shown, help=f"periods besides the full one (default {shown})")
     parser.add_argument("--repeats", type=int, default=2, help="refreshes per size and kind of input (default 2)")
 
 
@@ -34,9 +35,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     params = preset(args.params or DEFAULT_PARAMS[args.engine])
     try:
         magnitudes = [float(part) for part in args.magnitudes.split(",") if part.strip()]
+        periods = [int(part) for part in args.periods.split(",") if part.strip() and int(part) < params.slots]
     except ValueError:
-        raise ConfigError(f"--magnitudes takes numbers separated by commas, got {args.magnitudes!r}") from None
-    ring, engine = open_engine(args.engine, noise_request(params, args.period), threads=args.threads)
+        raise ConfigError(
+            f"--magnitudes takes numbers and --periods whole numbers separated by commas, got {args.magnitudes!r} and "
+            f"{args.periods!r}"
+        ) from None
+    ring, engine = open_engine(args.engine, noise_request(params, periods), threads=args.threads)
     table = measure_noise(
         engine,
         ring.encrypt,
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         name=f"{args.engine}-{params.name}",
         hardware=describe_machine(args.threads),
         magnitudes=magnitudes,
-        period=args.period,
+        periods=periods,
         repeats=args.repeats,
         reporter=console.reporter,
     )
@@ -52,6 +57,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.table(
         ("magnitude", "sigma", "on a constant", "largest", "bits of the bound"),
         [(m, table.sigma[m], table.constant[m], table.largest[m], table.bits(m)) for m in sorted(table.sigma)],
+    )
+    console.table(
+        ("period", "random", "bias at the bound"),
+        [(p, table.periods[p].spread, table.periods[p].bias) for p in sorted(table.periods)],
     )
     if args.out:
         table.save(args.out)

@@ -7,8 +7,8 @@ It encrypts nothing. Values may carry a leading axis of independent sequences, s
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vec
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError, WireError
 
 MAGIC = b"heatfhe-clear-value\n"
-Noise = Callable[[float, np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
-"""(bound, generator, shape) -> what a bootstrap adds to each real part."""
+Noise = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
+"""(one period of the values, (..., period), their bound, generator) -> what a bootstrap adds to them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,27 +35,22 @@ class ClearValue:
 class BootstrapNoise:
     """Gaussian noise of a bootstrap: standard deviation ``sigma`` on every slot, whatever the value's size.
 
-    ``floor`` is a relative floor: no less than floor times the bound. ``table`` gives measured deviations by the size
-    of the value that was refreshed (size -> sigma), and replaces both where given.
+    ``floor`` is a relative floor: no less than floor times the bound. Measured noise is ``heatfhe.engine.noise``'s.
     """
 
     sigma: float = 0.0
     floor: float = 0.0
-    table: Mapping[float, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.sigma < 0 or self.floor < 0 or any(s < 0 or k <= 0 for k, s in self.table.items()):
-            raise ConfigError("a bootstrap's noise cannot be negative, nor measured at size zero")
+        if self.sigma < 0 or self.floor < 0:
+            raise ConfigError("a bootstrap's noise cannot be negative")
 
     def deviation(self, bound: float) -> float:
         """Standard deviation on a value of at most this magnitude."""
-        if self.table:
-            sizes = sorted(self.table)
-            return float(np.interp(bound, sizes, [self.table[s] for s in sizes]))
         return max(self.sigma, self.floor * bound)
 
-    def __call__(self, bound: float, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return self.deviation(bound) * rng.standard_normal(shape)
+    def __call__(self, values: NDArray[np.float64], bound: float, rng: np.random.Generator) -> NDArray[np.float64]:
+        return self.deviation(bound) * rng.standard_normal(values.shape)
 
 
 class ClearEngine:
@@ -223,8 +218,8 @@ class ClearEngine:
                 raise EngineError(f"a bootstrap met a value that does not repeat with period {period}")
         real = np.array(a.slots.real, dtype=np.float64)
         if self.noise is not None and self.rng is not None:
-            shape = (*real.shape[:-1], period)
-            real += np.tile(self.noise(bound, self.rng, shape), (1,) * (real.ndim - 1) + (n // period,))
+            error = self.noise(real[..., :period], bound, self.rng)
+            real += np.tile(error, (1,) * (real.ndim - 1) + (n // period,))
         return real
 
     # -- checks -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The refresh error of an engine, measured by the size of what is refreshed: a table the clear engine injects."""
+"""The refresh error of an engine, measured by the size and the period of what is refreshed: a table the clear engine
+injects.
+
+Two errors are told apart. Rounding noise is random; relative to the bound it goes with the root of the period. The sine
+that stands in for the modular reduction bends large *coefficients* of the refreshed polynomial by their cube: nothing
+on values that look random, whose coefficients are small, and a systematic error on a number that fills all slots.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +19,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
-from heatfhe.engine.clear import BootstrapNoise
 from heatfhe.engine.protocol import Engine, KeyRequest
 from heatfhe.errors import ConfigError
 from heatfhe.files import read_json, write_json
 from heatfhe.progress import SILENT, Reporter
 
-KIND, VERSION = "noise-table", 1
+KIND, VERSION = "noise-table", 2
 COLUMNS = ("sigma", "constant", "largest")
-MAGNITUDES = (0.01, 0.1, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
+MAGNITUDES = (0.001, 0.01, 0.1, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
+PERIODS = (1, 4, 64, 128, 512, 1024)
+SMALL = 0.125  # of the bound: the cubic error of such values is 512 times smaller than that of the bound
+SAMPLES = 32  # at least so many values are refreshed where a period holds few of them
+
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodNoise:
+    """Errors of a refresh of one period, at bound one.
+
+    ``spread`` is the root mean square error on small random values; ``bias`` the mean error on the bound itself in
+    every slot, negative where the refresh makes it smaller.
+    """
+
+    spread: float
+    bias: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseTable:
     """Errors of a refresh by the magnitude of its input, which is told to the engine as its bound.
 
-    ``sigma`` is the root mean square error on uniform values, the typical input and what the clear engine injects;
-    ``constant`` the same on one value in every slot, the worst input for the polynomial that stands in for the modular
-    reduction; ``largest`` the largest error seen on either.
+    Over all slots: ``sigma`` is the root mean square error on uniform values, ``constant`` the same on one value in
+    every slot, ``largest`` the largest error seen on either. ``periods`` has the errors of sparser refreshes.
     """
 
     name: str
@@ -41,6 +62,7 @@ class NoiseTable:
     sigma: Mapping[float, float]
     constant: Mapping[float, float]
     largest: Mapping[float, float]
+    periods: Mapping[int, PeriodNoise]
 
     def __post_init__(self) -> None:
         if not self.sigma or not set(self.sigma) == set(self.constant) == set(self.largest):
@@ -48,14 +70,39 @@ class NoiseTable:
         for m, s in (*self.sigma.items(), *self.constant.items(), *self.largest.items()):
             if not (m > 0 and math.isfinite(m) and s >= 0 and math.isfinite(s)):
                 raise ConfigError(f"noise table {self.name}: magnitude {m!r} with error {s!r} is not a measurement")
+        if not self.periods:
+            raise ConfigError(f"noise table {self.name}: needs the errors of at least one period")
+        for p, n in self.periods.items():
+            if not (p >= 1 and math.isfinite(n.spread) and n.spread >= 0 and math.isfinite(n.bias)):
+                raise ConfigError(f"noise table {self.name}: period {p!r} with {n} is not a measurement")
 
     def bits(self, magnitude: float) -> float:
         """-log2 of the largest error relative to max(1, magnitude)."""
         return -math.log2(max(self.largest[magnitude] / max(1.0, magnitude), 2.0**-60))
 
-    def noise(self) -> BootstrapNoise:
+    def at(self, bound: float, period: int) -> PeriodNoise:
+        """Errors of a refresh with this bound and period: between measured ones by straight lines, over the logarithm
+        of the period."""
+        sizes = sorted(self.sigma)
+        here, one = (float(np.interp(b, sizes, [self.sigma[s] for s in sizes])) for b in (bound, 1.0))
+        unit = here / one if one > 0 else bound
+        known = sorted(self.periods)
+        logs = np.log2(known)
+        floor = 2.0**-200
+        spread = np.interp(math.log2(period), logs, np.log([self.periods[p].spread + floor for p in known]))
+        bias = np.interp(math.log2(period), logs, [self.periods[p].bias for p in known])
+        return PeriodNoise(unit * float(np.exp(spread)), unit * float(bias))
+
+    def noise(self) -> Callable[[Real, float, np.random.Generator], Real]:
         """What the clear engine adds at every bootstrap."""
-        return BootstrapNoise(table=dict(self.sigma))
+
+        def error(values: Real, bound: float, rng: np.random.Generator) -> Real:
+            found = self.at(bound, values.shape[-1])
+            return np.asarray(
+                found.spread * rng.standard_normal(values.shape) + found.bias * bent(values / max(bound, 1e-300))
+            )
+
+        return error
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
@@ -66,6 +113,7 @@ class NoiseTable:
             "hardware": self.hardware,
             "samples": self.samples,
             **{word: {repr(m): getattr(self, word)[m] for m in sorted(self.sigma)} for word in COLUMNS},
+            "periods": {str(p): [self.periods[p].spread, self.periods[p].bias] for p in sorted(self.periods)},
         }
 
     @classmethod
@@ -73,8 +121,9 @@ class NoiseTable:
         """Inverse of as_json; checks everything again."""
         try:
             columns = {w: {float(m): float(s) for m, s in body[w].items()} for w in COLUMNS}
-            return cls(**{**body, **columns})
-        except (TypeError, KeyError, AttributeError, ValueError) as err:
+            periods = {int(p): PeriodNoise(float(n[0]), float(n[1])) for p, n in body["periods"].items()}
+            return cls(**{**body, **columns, "periods": periods})
+        except (TypeError, KeyError, AttributeError, ValueError, IndexError) as err:
             raise ConfigError(f"not a noise table: {err}") from err
 
     def save(self, path: Path) -> None:
@@ -87,9 +136,27 @@ class NoiseTable:
         return cls.from_json(read_json(path, KIND, (VERSION,)))
 
 
-def noise_request(params: Params, period: int | None = None) -> KeyRequest:
+def bent(values: Real) -> Real:
+    """Cubes of the coefficients of the polynomial behind real slots (..., p), seen in the slots again.
+
+    A number that fills all slots is one coefficient: its own cube. The polynomial has 2p coefficients c_k and takes the
+    value z_j at the root of unity w^(5^j), w = exp(2 pi i / 4p); so c_k = 1/p Re sum_j z_j w^(-k 5^j).
+
+    Source  the sine's series: sin(x) = x - x^3/6 + ..., applied to coefficients between the two linear transforms.
+    """
+    p = values.shape[-1]
+    odd = np.array([pow(5, j, 4 * p) for j in range(p)])
+    spread = np.zeros((*values.shape[:-1], 4 * p))
+    spread[..., odd] = values
+    coefficients = np.fft.fft(spread, axis=-1).real[..., : 2 * p] / p
+    back = np.zeros_like(spread)
+    back[..., : 2 * p] = coefficients**3
+    return np.asarray(np.fft.ifft(back, axis=-1).real[..., odd] * (4 * p))
+
+
+def noise_request(params: Params, periods: Sequence[int] = ()) -> KeyRequest:
     """The keys a measurement of noise needs."""
-    return KeyRequest(params=params, rotations=(), bootstrap_periods=(period or params.slots,))
+    return KeyRequest(params=params, rotations=(), bootstrap_periods=(*periods, params.slots))
 
 
 def measure_noise(
@@ -100,45 +167,61 @@ def measure_noise(
     name: str,
     hardware: str,
     magnitudes: Sequence[float] = MAGNITUDES,
-    period: int | None = None,
+    periods: Sequence[int] = (),
     repeats: int = 2,
     seed: int = 0,
     reporter: Reporter = SILENT,
 ) -> NoiseTable:
-    """Refresh known values of every magnitude and look at what comes back; the keyring's two methods are given.
+    """Refresh known values of every magnitude and period and look at what comes back, through the keyring's methods.
 
     For the client's side alone: decrypted errors of an approximate scheme tell about the key and are not published.
     """
-    params = engine.params
-    period = period or params.slots
+    slots = engine.params.slots
     if repeats < 1 or not magnitudes or min(magnitudes) <= 0:
         raise ConfigError("noise is measured at positive magnitudes, at least once each")
+    if any(p < 1 or slots % p for p in periods):
+        raise ConfigError(f"periods divide the {slots} slots, got {sorted(periods)}")
     rng = np.random.default_rng(seed)
+
+    def error(values: Real, bound: float) -> Real:
+        wanted = np.tile(values, slots // len(values))
+        blob = encrypt(wanted, level=0)
+        got = decrypt(engine.dump(engine.bootstrap(engine.parse(blob), period=len(values), bound=bound)))
+        return (got - wanted).real
+
     sigma: dict[float, float] = {}
     constant: dict[float, float] = {}
     largest: dict[float, float] = {}
-    reporter.start("noise", len(magnitudes))
-    for magnitude in map(float, magnitudes):
-        squares, worst = [], 0.0
-        for _ in range(repeats):
-            spread = np.tile(rng.uniform(-magnitude, magnitude, period), params.slots // period)
-            for wanted in (spread, np.full(params.slots, magnitude * rng.choice([-1.0, 1.0]))):
-                blob = encrypt(wanted, level=0)
-                got = decrypt(engine.dump(engine.bootstrap(engine.parse(blob), period=period, bound=magnitude)))
-                error = (got - wanted).real
-                squares.append(float(np.mean(error**2)))
-                worst = max(worst, float(np.abs(error).max()))
-        sigma[magnitude], constant[magnitude] = (math.sqrt(np.mean(squares[i::2])) for i in (0, 1))
-        largest[magnitude] = worst
-        reporter.advance("noise", magnitude=magnitude, sigma=sigma[magnitude])
+    wide = sorted({*periods, slots})
+    reporter.start("noise", len(magnitudes) + len(wide))
+    for m in map(float, magnitudes):
+        spread = [error(rng.uniform(-m, m, slots), m) for _ in range(repeats)]
+        flat = [error(np.full(slots, m * rng.choice([-1.0, 1.0])), m) for _ in range(repeats)]
+        sigma[m], constant[m] = rms(spread), rms(flat)
+        largest[m] = float(np.abs(spread + flat).max())
+        reporter.advance("noise", magnitude=m, sigma=sigma[m])
+    found = {}
+    for p in wide:
+        times = max(repeats, -(-SAMPLES // p))
+        small = rms([error(rng.uniform(-SMALL, SMALL, p), 1.0) for _ in range(times)])
+        signs = rng.choice([-1.0, 1.0], max(repeats, times // 4))
+        bias = float(np.mean([sign * error(np.full(p, sign), 1.0) for sign in signs]))
+        found[p] = PeriodNoise(small, bias)
+        reporter.advance("noise", period=p, spread=small, bias=bias)
     reporter.done("noise")
     return NoiseTable(
         name=name,
-        engine=params.engine,
-        params=params.name,
+        engine=engine.params.engine,
+        params=engine.params.name,
         hardware=hardware,
-        samples=2 * repeats * params.slots,
+        samples=2 * repeats * slots,
         sigma=sigma,
         constant=constant,
         largest=largest,
+        periods=found,
     )
+
+
+def rms(errors: Sequence[Real]) -> float:
+    """Root mean square of all of them."""
+    return float(np.sqrt(np.mean(np.square(errors))))
