@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,17 +30,17 @@ class Outcome:
 
 
 def clear_values(p: Plan, circuit: Circuit, tokens: list[int]) -> tuple[Runner, dict[int, Any]]:
-    """Every value of the generate program at the last token's position, on the clear engine."""
+    """Every value of the prompt program at the last token's position, on the clear engine."""
     engine = ClearEngine(p.params, request=key_request(p))
     source = p.source(circuit)
     decode = Decode(p, engine, source)
-    level = p.program("generate").inputs["x"].level
+    level = p.program("prompt").inputs["x"].level
     rows = [[engine.value(p.packing.pack_residual(circuit.folded.token[t]), level)] for t in tokens]
     for row in rows[:-1]:
         decode.prompt(row)
     runner = Runner(p, engine, source)
-    values = runner._given("generate", {**decode.cache, "x": rows[-1]}, decode.position)
-    for step in p.program("generate").steps:
+    values = runner._given("prompt", {**decode.cache, "x": rows[-1]}, decode.position)
+    for step in p.program("prompt").steps:
         results = runner._execute(step, [values[a] for a in step.args], decode.position)
         values.update(zip(step.results, results))
     return runner, values
@@ -49,22 +49,28 @@ def clear_values(p: Plan, circuit: Circuit, tokens: list[int]) -> tuple[Runner, 
 def run_part(
     circuit: Circuit, params: Params, tokens: list[int], wanted: Callable[[Step], bool], threads: int = 1
 ) -> Outcome:
-    """Run the wanted steps of one generated token on OpenFHE with exactly the keys they need."""
-    p = plan(circuit, params)
+    """Run the wanted steps of the last token on OpenFHE with exactly the keys they need.
+
+    One set of bootstrap keys, of the longest period, serves the shorter ones too (a value that repeats every 4 slots
+    repeats every 128): slower, and half the memory.
+    """
+    p = plan(circuit, params, programs=("prompt",))
     runner, clear = clear_values(p, circuit, tokens)
-    steps = [s for s in p.program("generate").steps if wanted(s)]
+    steps = [s for s in p.program("prompt").steps if wanted(s)]
+    longest = max(s.period for s in steps)
+    steps = [replace(s, period=longest) if s.period else s for s in steps]
     assert not any(s.kind == "linear" or s.modulus for s in steps)
     request = KeyRequest(
         params=params,
         rotations=tuple(k for s in steps for k in s.by),
-        bootstrap_periods=tuple(s.period for s in steps if s.period),
+        bootstrap_periods=(longest,),
     )
     ring = OpenFHEKeyring(request)
     secret = Runner(p, OpenFHEEngine(request, ring.process_keys(), threads=threads), runner.source)
     values: dict[int, Any] = {}
     worst = 60.0
     made = {r for s in steps for r in s.results}
-    read = {a for s in p.program("generate").steps if not wanted(s) for a in s.args}
+    read = {a for s in p.program("prompt").steps if not wanted(s) for a in s.args}
     for step in steps:
         for a in step.args:
             if a not in values:

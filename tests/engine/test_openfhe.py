@@ -16,8 +16,9 @@ import pytest
 
 from heatfhe.client.keyring_openfhe import PUBLIC_FILE, SECRET_FILE, OpenFHEKeyring, self_test
 from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, MemoryKeys, Slots, Vector
-from heatfhe.engine.openfhe import OpenFHEEngine, ProcessKeys
+from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
+from heatfhe.engine.openfhe_keys import ProcessKeys
 from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.engine.openfhe_wire import CIPHERTEXT, Header, seal
 from heatfhe.errors import ConfigError, EngineError, FileFormatError, HeatError, MissingKeyError, WireError

@@ -37,8 +37,8 @@ def test_toy_sets_have_eight_levels_and_claim_nothing() -> None:
 
 def test_the_secure_set_meets_both_budgets() -> None:
     p = openfhe_params("openfhe-16")
-    assert (p.ring_dimension, p.levels, p.security_bits) == (1 << 16, 4, 128)
-    assert p.log_qp == 60 + 21 * 59 + 4 * 60
+    assert (p.ring_dimension, p.levels, p.security_bits) == (1 << 16, 5, 128)
+    assert p.log_qp == 60 + 22 * 59 + 3 * 60
     assert p.log_qp <= MAX_LOG_QP_BY_WEIGHT[192][p.ring_dimension]
     assert "weight 192" in p.security_claim
     assert p.sparse_modulus_bits == 0.0  # no key under a sparser secret than the main one
@@ -65,7 +65,7 @@ def test_a_correction_below_the_gap_is_refused_before_any_key_is_made() -> None:
 
 def test_special_primes_cover_the_largest_digit() -> None:
     assert special_primes(22, 3, 59, 60) == 8  # 23 primes in digits of 8: 60 + 7*59 = 473 bits
-    assert special_primes(21, 6, 59, 60) == 4
+    assert special_primes(22, 8, 59, 60) == 3
 
 
 def test_sparse_bootstraps_use_smaller_transforms() -> None:

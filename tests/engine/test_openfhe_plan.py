@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
 from heatfhe.client.keyring_openfhe import OpenFHEKeyring
-from heatfhe.engine import ClearEngine, Decode, Keyring, key_request
+from heatfhe.engine import ClearEngine, Decode, Keyring, LinearMap, key_request
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
 from heatfhe.engine.openfhe_params import openfhe_params
@@ -34,15 +35,31 @@ Real = NDArray[np.float64]
 
 
 class Watched:
-    """An engine whose bootstraps are looked into by the key's owner: their inputs must keep to the plan's bounds."""
+    """An engine whose bootstraps are looked into by the key's owner: their inputs must keep to the plan's bounds.
+
+    Rotations are written down, to be compared with the plan's.
+    """
 
     def __init__(self, engine: OpenFHEEngine, ring: Keyring) -> None:
         self._engine, self._ring = engine, ring
         self.bootstraps = 0
         self.worst = 0.0
+        self.turned: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+    def rotate(self, a: Any, by: int) -> Any:
+        self.turned.add(by)
+        return self._engine.rotate(a, by)
+
+    def rotate_many(self, a: Any, by: Sequence[int]) -> Any:
+        self.turned.update(by)
+        return self._engine.rotate_many(a, by)
+
+    def linear(self, a: Any, m: LinearMap) -> Any:
+        self.turned.update(m.rotations)
+        return self._engine.linear(a, m)
 
     def bootstrap(self, a: Any, *, period: int, bound: float) -> Any:
         self._look(a, period, bound)
@@ -113,6 +130,10 @@ def check_plan(circuit: Circuit, params_name: str, prompt: list[int], count: int
     ran = ["prompt"] * (len(prompt) - 1) + ["generate"] * count
     planned = sum(len(list(p.program(name).bootstraps())) for name in ran)
     assert watched.bootstraps == planned
+    steps = [s for name in ran for s in p.program(name).steps]
+    still = {k for s in steps if not s.modulus for k in s.by}
+    still |= {k for s in steps if s.kind == "linear" for k in p.products[s.product].rotations}
+    assert still - {0} <= watched.turned - {0} <= set(p.rotations)
     assert watched.worst <= 1.001
     return watched
 
@@ -134,18 +155,19 @@ def test_a_norm_and_a_softmax_by_themselves() -> None:
 
 
 SECURE = """
+from heatfhe.circuit import Circuit
+from heatfhe.cli.model_source import circuit_folder
 from heatfhe.engine.openfhe_params import openfhe_params
 from tests.engine.segments import norm_and_softmax, run_part
-from tests.tiny import tiny_circuit
-circuit = tiny_circuit(layers=1, width=128, heads=4, vocabulary=64, context=128)
-o = run_part(circuit, openfhe_params("openfhe-16"), [3, 7, 5], norm_and_softmax, threads=2)
+circuit = Circuit.load(circuit_folder("default"))
+o = run_part(circuit, openfhe_params("openfhe-16"), [424, 437, 259], norm_and_softmax, threads=2)
 print(o.bits, o.bootstraps, o.rotations, o.peak_gib)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_norm_and_a_softmax_of_the_default_shape_at_128_bits_within_16_gib() -> None:
+def test_a_norm_and_a_softmax_of_the_default_model_at_128_bits_within_16_gib() -> None:
     done = subprocess.run([sys.executable, "-c", SECURE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     kept, bootstraps, _, peak = map(float, done.stdout.split())

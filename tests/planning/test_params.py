@@ -18,7 +18,7 @@ from heatfhe.planning.params import draft, preset, presets
         ("paper-16", 8, 60 + 27 * 53 + 4 * 60),
         ("native-16-r40", 13, 1746.8),
         ("native-16-r35", 16, 1738.1),
-        ("openfhe-16", 4, None),
+        ("openfhe-16", 5, None),
     ],
 )
 def test_secure_presets_stay_under_the_bound(name: str, levels: int, log_qp: float | None) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
-from heatfhe.engine.openfhe import OpenFHEEngine, ProcessKeys, needs_automorphisms
+from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import Context, refusals
+from heatfhe.engine.openfhe_keys import ProcessKeys, needs_automorphisms
 from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.engine.openfhe_wire import KEY, Header, seal, unseal
 from heatfhe.engine.protocol import KeyRequest, Slots

@@ -16,37 +16,20 @@ cubic error; the integer g is multiplied back by a free product.
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from heatfhe.ckks.params import Params
 from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.openfhe_context import BASE_CORRECTION, Ciphertext, Context, refusals, set_openmp_threads
-from heatfhe.engine.openfhe_wire import KEY, unseal
+from heatfhe.engine.openfhe_keys import load_keys
+from heatfhe.engine.openfhe_params import bootstrap_correction
 from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
 
 R = TypeVar("R")
 S = TypeVar("S")
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessKeys:
-    """Evaluation keys a keyring made in this very process: OpenFHE's key maps are global, so the tag is enough."""
-
-    tag: str
-
-    def names(self) -> Iterable[str]:
-        """Nothing to read."""
-        return ()
-
-    def read(self, name: str) -> bytes:
-        """Nothing to read."""
-        raise MissingKeyError(f"keys of this process are not read by name, asked for {name!r}")
 
 
 class OpenFHEEngine:
@@ -74,7 +57,7 @@ class OpenFHEEngine:
         )
         self._encodings = Encodings(cache_bytes)
         self._rotations = frozenset(self._context.rotation(r) for r in request.rotations)
-        self._tag = self._load(keys)
+        self._tag = load_keys(self._context, request, keys)
         for period in request.bootstrap_periods:
             self._context.set_up_bootstrap(period, tables=True)
 
@@ -87,55 +70,6 @@ class OpenFHEEngine:
     def cache_used(self) -> int:
         """Bytes of encoded plaintexts held."""
         return self._encodings.used
-
-    # ----- keys -----
-
-    def _load(self, keys: KeySource) -> str:
-        """Read the requested keys into this process; returns their tag."""
-        if isinstance(keys, ProcessKeys):
-            self._check_present(keys.tag)
-            return keys.tag
-        have = set(keys.names())
-        pieces = sorted(have - {"relinearisation"})
-        expected = [f"automorphisms/{i:04d}" for i in range(max(len(pieces), int(needs_automorphisms(self._request))))]
-        missing = sorted(({"relinearisation"} | set(expected)) - have)
-        if missing:
-            raise MissingKeyError(f"the key set lacks {', '.join(missing)}; make and upload all keys of this plan")
-        o = self._context.openfhe
-        tag, body = self._open(keys, "relinearisation", None)
-        if tag not in self._cc.GetAllEvalMultKeys():  # there already if the keyring or an earlier engine lives here
-            with refusals("load the relinearisation key"):
-                o.DeserializeEvalMultKeyString(body, o.BINARY)
-        if expected:
-            with tempfile.TemporaryDirectory(prefix="heatfhe-") as folder:
-                path = Path(folder) / "keys"
-                with path.open("wb") as f:
-                    for name in expected:
-                        f.write(self._open(keys, name, tag)[1])
-                with refusals("load the automorphism keys"):
-                    if not self._cc.DeserializeEvalAutomorphismKey(str(path), o.BINARY):
-                        raise EngineError("the automorphism keys do not load; make them again")
-        self._check_present(tag)
-        return tag
-
-    def _check_present(self, tag: str) -> None:
-        """Every key of the request is in this process, under this tag."""
-        if tag not in self._cc.GetAllEvalMultKeys():
-            raise MissingKeyError("the relinearisation key belongs to another key pair; make the keys again")
-        wanted = {f"rotation by {r}": self._context.rotation_index(r) for r in sorted(self._rotations)}
-        if self._request.conjugation or self._request.bootstrap_periods:
-            wanted["conjugation"] = self._context.conjugation_index
-        if not wanted:
-            return
-        with refusals("find the automorphism keys"):
-            present = set(self._cc.GetExistingEvalAutomorphismKeyIndices(tag))
-        lacking = [name for name, index in wanted.items() if index not in present]
-        if lacking:
-            raise MissingKeyError(f"the key set lacks {', '.join(lacking)}; make and upload all keys of this plan")
-
-    def _open(self, keys: KeySource, name: str, tag: str | None) -> tuple[str, bytes]:
-        header, body = unseal(keys.read(name), KEY, self.params.digest, tag=tag, name=name)
-        return header.tag, bytes(body)
 
     # ----- helpers -----
 
@@ -381,13 +315,15 @@ class OpenFHEEngine:
             )
         if not (math.isfinite(bound) and bound > 0):
             raise EngineError(f"a bootstrap needs a positive bound on its input, got {bound!r}")
-        gain = max(1, math.ceil(bound)) << (self._context.correction - BASE_CORRECTION - 1)
+        slots = self._context.bootstrap_slots(period)
+        ours = bootstrap_correction(self.params, slots) - BASE_CORRECTION
+        gain = max(1, math.ceil(bound * 2.0 ** (ours - 1)))
         levels = self.params.levels
         low = self.drop(a, 0)
         if low is a:
             low = a.Clone()
         low.SetScalingFactor(self._context.scale(0) * math.sqrt(2.0 * gain))
-        low.SetSlots(self._context.bootstrap_slots(period))
+        low.SetSlots(slots)
         set_openmp_threads(self._context.openfhe, self._threads)
         with refusals("bootstrap"):
             high = self._cc.EvalBootstrap(low)
@@ -412,8 +348,3 @@ class OpenFHEEngine:
     def parse(self, blob: bytes) -> Ciphertext:
         """Inverse of dump; raises WireError before OpenFHE sees a byte of what is wrong."""
         return self._context.parse(blob, self._tag)
-
-
-def needs_automorphisms(request: KeyRequest) -> bool:
-    """Whether a request has any key but the relinearisation key."""
-    return bool(request.rotations or request.conjugation or request.bootstrap_periods)

@@ -86,7 +86,6 @@ class Context:
         self.openfhe = o = load_openfhe()
         literal = dict(params.literal)
         self.depth = int(literal["depth"])
-        self.correction = int(literal["correction"])
         self.slots = params.slots
         secret = o.SPARSE_ENCAPSULATED if literal["encapsulated"] else o.SPARSE_TERNARY
         budget = int(literal["budget"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from heatfhe.planning.openfhe_sets import (
     PRESETS,
     bootstrap_budget,
+    bootstrap_correction,
     make_params,
     openfhe_params,
     special_primes,
@@ -14,6 +15,7 @@ from heatfhe.planning.openfhe_sets import (
 __all__ = [
     "PRESETS",
     "bootstrap_budget",
+    "bootstrap_correction",
     "make_params",
     "openfhe_params",
     "special_primes",

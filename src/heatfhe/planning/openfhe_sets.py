@@ -116,8 +116,8 @@ PRESETS: dict[str, Params] = {
         make_params(
             "openfhe-16",
             log_n=16,
-            levels=4,
-            digits=6,
+            levels=5,
+            digits=8,
             noise=1e-5,
             promised_bits=12.0,
             correction=10,
@@ -146,3 +146,13 @@ def bootstrap_budget(params: Params, period: int) -> int:
     """
     own = int(dict(params.literal)["budget"])
     return min(own, 1) if period <= 16 else own
+
+
+def bootstrap_correction(params: Params, period: int) -> int:
+    """Bits by which a bootstrap of this many slots shrinks its input, relative to its bound.
+
+    One bit more quarters the sine's cubic error and doubles the rounding noise, which in turn goes with the root of the
+    number of slots. The set's own correction is where the two meet for all slots; fewer slots leave room for a third of
+    log2 sqrt(slots / period) more.
+    """
+    return int(dict(params.literal)["correction"]) + round(math.log2(params.slots / period) / 6)
