@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import ctypes
 import fcntl
+import importlib.util
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.cli.console import format_table
 from heatfhe.errors import HeatError
 from heatfhe.files import write_json
-from heatfhe.planning import CostTable, Plan, plan
+from heatfhe.planning import CostTable, plan
 from heatfhe.planning.params import preset
 from heatfhe.planning.tally import tally
 from heatfhe.wire import Limits, parse
@@ -32,6 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROMPT = os.environ.get("PROMPT", "Once upon a time")
 TOKENS = int(os.environ.get("TOKENS", "3"))
 SHARE = os.environ.get("SHARE", "1")
+ENCRYPTED_POSITIONS = {"native": 6, "openfhe": 2}
+"""Positions decoded under encryption for the figure of fidelity: about half a minute of two cores."""
+DRIFT = ("--windows", 8, "--positions", 32)
 
 
 class Demo:
@@ -57,7 +61,7 @@ class Demo:
         print(f"[{len(self.stages):2d}] {stage:<10s} {now - self._mark:7.1f} s  {words}", flush=True)
         self._mark = now
 
-    def heat(self, *arguments: Any, python: str | None = None) -> dict[str, Any]:
+    def heat(self, *arguments: Any, python: str | None = None) -> Any:
         """Run the command heat in a process of its own and return its JSON."""
         command = [python or sys.executable, "-m", "heatfhe.cli", *map(str, arguments), "--json"]
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "cwd": ROOT, "start_new_session": True}
@@ -75,8 +79,7 @@ class Demo:
             raise KeyboardInterrupt
         if process.returncode:
             raise Failed(f"heat {' '.join(map(str, arguments))} ended with {process.returncode}")
-        answer: dict[str, Any] = json.loads(text)
-        return answer
+        return json.loads(text)
 
     def stop(self) -> None:
         """End every process this run started."""
@@ -88,6 +91,7 @@ class Demo:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
+        self.children.clear()
 
 
 class Failed(Exception):
@@ -108,13 +112,20 @@ def loaded(folder: Path) -> Circuit | None:
         return None
 
 
-def train(demo: Demo) -> Circuit:
-    """A short HEAT run on the embedded model and its own text; a finished one is kept, a stopped one goes on."""
+def train(demo: Demo) -> Path:
+    """A short HEAT run on the embedded model and its own text; a finished one is kept, a stopped one goes on.
+
+    Where PyTorch is absent, the HEAT circuit that ships with the package, and the log of the run that made it.
+    """
+    if importlib.util.find_spec("torch") is None:
+        total = iterations(Circuit.load(default_circuit("heat")))
+        words = "no PyTorch here: the HEAT circuit and training log that ship with the package"
+        demo.done("train", f"{words}, {total} iterations per token (TRAIN=1 make demo trains here)")
+        return default_circuit("heat")
     run = demo.out / f"heat-{SHARE}"
-    circuit = loaded(run / "circuit")
-    if circuit is not None:
+    if loaded(run / "circuit") is not None:
         demo.done("train", f"HEAT run of before, kept in {demo.named(run)} (remove it to train again)")
-        return circuit
+        return run
     try:
         demo.heat("train", "default", "-o", run, "--share", SHARE)
     except Failed:
@@ -123,25 +134,14 @@ def train(demo: Demo) -> Circuit:
         print("the training left before does not fit any more: starting it clean", flush=True)
         shutil.rmtree(run)
         demo.heat("train", "default", "-o", run, "--share", SHARE)
-    circuit = Circuit.load(run / "circuit")
-    total = sum(circuit.calibration.iterations().values())
+    total = iterations(Circuit.load(run / "circuit"))
     demo.done("train", f"HEAT on the embedded model, {SHARE} of the recipe: {total} iterations per token")
-    return circuit
+    return run
 
 
-def calibrated(demo: Demo) -> Circuit:
-    """What HEAT is compared with: the parent's own counts, calibrated at 1e-4."""
-    try:
-        return Circuit.load(default_circuit("calibrated"))
-    except HeatError:
-        folder = demo.out / "calibrated"
-        found = loaded(folder)
-        if found is None:
-            demo.heat("calibrate", "default", "--windows", 48, "-o", demo.out / "calibration.json")
-            calibration = demo.out / "calibration.json"
-            demo.heat("export", "default", "--calibration", calibration, "--name", "default-calibrated", "-o", folder)
-            found = Circuit.load(folder)
-        return found
+def iterations(circuit: Circuit) -> int:
+    """Solver iterations of one token."""
+    return sum(circuit.calibration.iterations().values())
 
 
 def prices(demo: Demo) -> CostTable:
@@ -159,22 +159,23 @@ def prices(demo: Demo) -> CostTable:
     return table
 
 
-def compare(demo: Demo, circuits: list[Circuit], table: CostTable) -> tuple[Plan, list[list[Any]]]:
+def compare(demo: Demo, circuits: list[Circuit], table: CostTable) -> list[list[Any]]:
     """Plan every circuit, print the table, write the plan of the last."""
     rows, plans = [], []
     for circuit in circuits:
         made = plan(circuit, preset(demo.params), cost=table)
         found = tally(made, "generate", table).values()
-        counts = sum(circuit.calibration.iterations().values())
         levels = sum(t.levels for t in found)
-        rows.append([circuit.name, counts, levels, sum(t.bootstraps for t in found), sum(t.seconds for t in found)])
+        rows.append(
+            [circuit.name, iterations(circuit), levels, sum(t.bootstraps for t in found), sum(t.seconds for t in found)]
+        )
         plans.append(made)
     plans[-1].save(demo.out / "plan.json")
     headers = ("circuit", "iterations", "levels", "bootstraps", "predicted s per token")
     print("\n" + format_table(headers, rows) + "\n", flush=True)
     ratio = rows[-1][4] / rows[0][4]
     demo.done("plan", f"{rows[-1][0]} takes {ratio:.2f} times the predicted time of {rows[0][0]}; set {demo.params}")
-    return plans[-1], rows
+    return rows
 
 
 def serve(demo: Demo, folder: Path) -> tuple[str, Path]:
@@ -248,8 +249,8 @@ def check(demo: Demo, circuit: Circuit, answer: dict[str, Any]) -> list[int]:
     return list(prompt)
 
 
-def look(demo: Demo, answer: dict[str, Any], seen: bytes, prompt: list[int], rows: list[list[Any]]) -> None:
-    """What the server saw beside what the client saw; kept for the report."""
+def look(demo: Demo, answer: dict[str, Any], seen: bytes, prompt: list[int]) -> dict[str, Any]:
+    """What the server saw beside what the client saw; returned for the report."""
     job = max((demo.out / "server").glob("clients/*/jobs/*/job.json"), key=lambda p: p.stat().st_mtime)
     body = json.loads(job.read_text())["body"]
     message = parse(seen, Limits(), kinds=("job",))
@@ -274,19 +275,31 @@ def look(demo: Demo, answer: dict[str, Any], seen: bytes, prompt: list[int], row
         print(f"  {a:<8s} {b:<52s} {c:<10s} {d}")
     print("  64 bytes from the middle of the first ciphertext:")
     print("\n".join(f"    {line}" for line in lines) + "\n", flush=True)
-    facts = {"server": {"facts": server, "hex": "\n".join(lines)}, "client": {"facts": client}}
-    stages = [[n, round(s, 2)] for n, s in demo.stages]
-    write_json(
-        demo.out / "demo.json", "heatfhe-demo", 1, {"params": demo.params, "stages": stages, "rows": rows, **facts}
-    )
+    return {"server": {"facts": server, "hex": "\n".join(lines)}, "client": {"facts": client}}
 
 
-def report(demo: Demo, circuits: list[Path]) -> None:
+def compare_logits(demo: Demo, folder: Path) -> None:
+    """Logits by position: decoded under encryption, and both circuits under refresh noise on the clear engine."""
+    options = ["--params", demo.params, "--threads", os.cpu_count() or 1]
+    count = ENCRYPTED_POSITIONS[demo.engine]
+    where = demo.out / f"fidelity-{demo.engine}"
+    found = demo.heat("evaluate", folder, "--engine", demo.engine, *options, "--positions", count, "--out", where,
+                      python=demo.serving)["evaluations"][0]["fidelity"]  # fmt: skip
+    rows = demo.heat("drift", default_circuit("calibrated"), folder, "--params", demo.params, *DRIFT)
+    (demo.out / "drift.json").write_text(json.dumps(rows))
+    words = f"{count} positions decoded under encryption: top token as in the clear at {found['top1']:.0%}"
+    demo.done("fidelity", f"{words}, KL {found['kl']:.1g}; drift under refresh noise simulated")
+
+
+def report(demo: Demo, run: Path, facts: dict[str, Any]) -> None:
     """Everything of this run as one page."""
+    stages = [[n, round(s, 2)] for n, s in demo.stages]
+    write_json(demo.out / "demo.json", "heatfhe-demo", 1, {"params": demo.params, "stages": stages, **facts})
     page = demo.out / "report.html"
     costs = demo.out / f"costs-{demo.params}.json"
-    runs = [*circuits, demo.out / f"heat-{SHARE}", demo.out]
-    made = demo.heat("report", *runs, "--params", demo.params, "--costs", costs, "-o", page)
+    runs = [default_circuit("calibrated"), run, demo.out / f"fidelity-{demo.engine}", demo.out]
+    title = "heatfhe: an encrypted answer, and what it cost"
+    made = demo.heat("report", *runs, "--params", demo.params, "--costs", costs, "--title", title, "-o", page)
     demo.done("report", f"{demo.named(page)}, {made['bytes'] // 1024} KiB, opens in a browser without a network")
 
 
@@ -311,19 +324,18 @@ def main() -> int:
     print(f"heatfhe demo on {os.cpu_count()} cores, with {words}")
     try:
         demo.done("set-up", f"{args.engine} engine, Python {sys.version.split()[0]}")
-        trained, baseline = train(demo), calibrated(demo)
+        run = train(demo)
+        folder = run if (run / "circuit.json").exists() else run / "circuit"
+        trained = Circuit.load(folder)
         table = prices(demo)
-        _, rows = compare(demo, [baseline, trained], table)
-        folder = demo.out / f"heat-{SHARE}" / "circuit"
+        rows = compare(demo, [Circuit.load(default_circuit("calibrated")), trained], table)
         url, token = serve(demo, folder)
         answer, seen = ask(demo, url, token)
         prompt = check(demo, trained, answer)
-        look(demo, answer, seen, prompt, rows)
-        try:
-            base = default_circuit("calibrated")
-        except HeatError:
-            base = demo.out / "calibrated"
-        report(demo, [base])
+        facts = look(demo, answer, seen, prompt)
+        demo.stop()
+        compare_logits(demo, folder)
+        report(demo, run, {"rows": rows, **facts})
     except KeyboardInterrupt:
         print("\ninterrupted; make demo goes on from here", file=sys.stderr)
         return 130
@@ -336,8 +348,9 @@ def main() -> int:
     print(f"done in {minutes:.1f} minutes. Try next:")
     print(f"  open {demo.named(demo.out)}/report.html")
     print("  make demo PROMPT='The little dog' TOKENS=8")
-    print("  make demo SHARE=0.5                    half the training: what does that cost?")
-    print("  make demo ENGINE=openfhe               the same on OpenFHE")
+    if importlib.util.find_spec("torch") is not None:
+        print("  make demo SHARE=0.5                    half the training: what does that cost?")
+    print("  make demo ENGINE=openfhe               the same on OpenFHE, where it loads")
     print("  docs/tutorial.md                       your own model, in five commands")
     return 0
 
