@@ -13,6 +13,7 @@ from heatfhe.ckks.params import MAX_LOG_QP_BY_WEIGHT, Params
 from heatfhe.engine.openfhe_params import (
     PRESETS,
     bootstrap_budget,
+    bootstrap_correction,
     make_params,
     openfhe_params,
     special_primes,
@@ -71,6 +72,11 @@ def test_special_primes_cover_the_largest_digit() -> None:
 def test_sparse_bootstraps_use_smaller_transforms() -> None:
     p = openfhe_params("insecure-openfhe-12")
     assert [bootstrap_budget(p, s) for s in (2, 16, 32, 64, 512, 2048)] == [1, 1, 3, 3, 3, 3]
+
+
+def test_refreshes_of_few_slots_shrink_their_input_more() -> None:
+    p = openfhe_params("insecure-openfhe-12")
+    assert [bootstrap_correction(p, s) for s in (2, 4, 64, 128, 512, 2048)] == [15, 15, 14, 14, 13, 13]
 
 
 def test_an_unknown_set_lists_the_known_ones() -> None:

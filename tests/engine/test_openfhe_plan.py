@@ -14,13 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
+from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client.keyring_openfhe import OpenFHEKeyring
 from heatfhe.engine import ClearEngine, Decode, Keyring, LinearMap, key_request
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
 from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.errors import HeatError
-from heatfhe.planning import Plan, plan
+from heatfhe.evaluation.encrypted import Endpoint, free_running
+from heatfhe.planning import Plan, cost_table, plan
 from tests.engine.conformance import bits
 from tests.engine.segments import norm_and_softmax, run_part
 from tests.tiny import tiny_circuit
@@ -147,8 +149,22 @@ def test_two_layers_four_tokens() -> None:
     check_plan(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), "insecure-openfhe-11", [3, 7, 5], 4)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["default", "default-calibrated"])
+def test_the_default_model_generates_the_circuits_own_tokens(name: str) -> None:
+    circuit, params = Circuit.load(circuit_folder(name)), openfhe_params("insecure-openfhe-12")
+    p = plan(circuit, params, context=16)
+    request = key_request(p)
+    ring = OpenFHEKeyring(request)
+    endpoint = Endpoint(OpenFHEEngine(request, ring.process_keys(), threads=2), ring.encrypt, ring.decrypt)
+    found = free_running(p, circuit, endpoint, [382, 326], 4, costs=cost_table("openfhe-cpu-12"))
+    assert found.tokens == found.wanted
+    assert found.bootstraps == len(p.program("prompt").bootstraps()) + 4 * len(p.program("generate").bootstraps())
+
+
 def test_a_norm_and_a_softmax_by_themselves() -> None:
-    circuit = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
+    circuit = tiny_circuit(layers=2, width=16, vocabulary=32, context=16)
     outcome = run_part(circuit, openfhe_params("insecure-openfhe-11"), [3, 7, 5], norm_and_softmax)
     assert outcome.bits >= 15.0
     assert outcome.bootstraps >= 3
