@@ -11,7 +11,7 @@ from typing import Any
 from heatfhe.approx import _check
 from heatfhe.approx.arithmetic import Plain, T
 from heatfhe.approx.inverse_sqrt import ChordSeed, InverseSqrtFit, chord_inverse_sqrt, inverse_sqrt
-from heatfhe.approx.reciprocal import ReciprocalFit, divide
+from heatfhe.approx.reciprocal import ReciprocalFit, reciprocal
 from heatfhe.errors import ConfigError
 
 
@@ -110,7 +110,8 @@ class ArgmaxSchedule:
     @property
     def levels(self) -> int:
         """Levels from the logits to the row, with sums that cost none."""
-        return sum(r.levels for r in self.rounds) + (0 if self.final is None else 2 + self.final_count)
+        last = 0 if self.final is None else 3 + self.final_count if self.final_count else 2
+        return sum(r.levels for r in self.rounds) + last
 
     @property
     def sharpening(self) -> int:
@@ -166,9 +167,10 @@ def cutmax(
         x = raise_to(y, r.power)
     if schedule.final is None:
         return x
-    if total is None:
-        return divide(x, mean(x), schedule.final, schedule.final_count, scale=float(size))
-    return divide(x, total(x), schedule.final, schedule.final_count)
+    scale = float(size) if total is None else 1.0
+    share = reciprocal(mean(x) if total is None else total(x), schedule.final, schedule.final_count, scale=scale)
+    near: T = x * share  # not as the division's numerator: noise on a whole row would stay in all its entries
+    return near
 
 
 def inverse_deviation(spread: T, r: ArgmaxRound, scale: float) -> T:

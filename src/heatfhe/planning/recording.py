@@ -68,7 +68,7 @@ class Recording:
                     inputs=tuple(costs),
                     costs=tuple(costs.values()),
                     period=facts.period,
-                    bound=max(bound, bound * self.rows ** -power),
+                    bound=max(bound, bound * self.rows**-power),
                     parts=facts.parts,
                     last=facts.last,
                     complex=facts.complex,

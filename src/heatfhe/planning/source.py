@@ -96,6 +96,9 @@ class PlaintextSource:
         p, folded = self.packing, self.circuit.folded
         if name == "head":
             return self._placed(folded.head.bias, p.vocabulary(part))
+        if name == "centred":
+            centred = folded.head.bias - folded.head.bias.mean()
+            return self._placed(centred * self.scales.logits, p.vocabulary(part))
         if "/" in name:  # q, k or v of one attention
             stage, kind = name.split("/")
             scale = self._query_scale(stage) if kind == "q" else 1.0
@@ -113,11 +116,13 @@ class PlaintextSource:
         p, folded, scales = self.packing, self.circuit.folded, self.scales
         spec = self.products[product]
         stem, _, tail = product.rpartition(".")
-        if stem in ("head", "scaled", "embedding"):
+        if stem in ("head", "centred", "embedding"):
             parts = [int(tail), int(tail) + 1] if spec.pair or spec.join else [int(tail)]
             if stem == "embedding":
                 return tuple((folded.token, p.vocabulary(k), p.residual) for k in parts)
-            head = folded.head.weight * ((scales.logits if stem == "scaled" else 1.0) / self._carried_head)
+            head = folded.head.weight / self._carried_head
+            if stem == "centred":
+                head = (head - head.mean(axis=1, keepdims=True)) * scales.logits
             return tuple((head, p.residual, p.vocabulary(k)) for k in parts)
         if "/" in product:
             stage, kind = product.split("/")

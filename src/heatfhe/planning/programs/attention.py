@@ -13,14 +13,15 @@ from collections.abc import Callable
 from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.circuit import Attention
-from heatfhe.planning.pack import to_heads
+from heatfhe.planning.pack import Product, to_heads
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.public import Public
 from heatfhe.planning.recorder import Traced
 
 
 def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
-    """Queries, the cache with this token appended, scores, rows, and the values they weigh."""
+    """Queries, the cache with this token appended, scores, rows, and the values they weigh: zero in half of the copies,
+    which the projection fills."""
     r, p, name = b.r, b.p, stage.name
     first = Public.named("first")
     with r.scope(f"{name}.c_attn", "linear"):
@@ -28,27 +29,24 @@ def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
         shared = products["q"]
         turned = r.rotate_many(b.halved(x, shared), shared.babies)
         babies = dict(zip(shared.babies, turned))
-
-        def heads(part: str) -> Traced:
-            with r.scope(f"{name}.c_attn", "linear"):
-                y = r.sum_over(b.diagonals(babies, products[part]), p.Hp, p.t)
-                return y + Public.named(f"bias:{name}.c_attn/{part}")
-
         with r.group():
-            q = heads("q")
+            q = b.real_part(b.diagonals(babies, shared), shared)
+            q = r.sum_over(q, p.Hp, p.t) + Public.named(f"bias:{name}.c_attn/q")
             q = b.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
         r.assume(q, b.bound(f"{name}/q") * 2 / score_scale(b, name))
+        both, carried = _keys_and_values(b, babies, products["k"], products["v"])
     with r.scope(name, "cache"):
         limits = {k: b.bound(f"{name}/{k}") for k in "kv"}
-        caches = {
-            k: r.input(f"{name}/{k}", period=p.n, bound=limits[k], parts=p.m, refreshable=False) for k in "kv"
-        }
+        caches = {k: r.input(f"{name}/{k}", period=p.n, bound=limits[k], parts=p.m, refreshable=False) for k in "kv"}
+
+        def fresh(part: int) -> Traced:
+            return r.select(both, part) + Public.named(f"bias:{name}.c_attn/{'kv'[part]}") * carried
+
         with r.group():
-            k = heads("k").rotate(-p.Hp, modulus=p.t)
-            moved = r.join(*r.rotate_many(k, [p.stride * j for j in range(p.m)]))
-            keys = caches["k"] + moved * Public.named("append.k")
+            moved = r.join(*r.rotate_many(fresh(0), [p.stride * j for j in range(p.m)]))
+            keys = caches["k"] + moved * (Public.named("append.k") / carried)
         with r.group():
-            values = caches["v"] + heads("v").rotate(-p.Hp, modulus=p.t) * Public.named("append.v")
+            values = caches["v"] + fresh(1) * (Public.named("append.v") / carried)
         for kind, cache in (("k", keys), ("v", values)):
             r.assume(cache, limits[kind]).facts.refreshable = False
             r.output(f"{name}/{kind}", cache)
@@ -65,9 +63,34 @@ def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
         turned = r.rotate_many(y, [p.stride * j for j in range(p.m)])
         out = r.product_sum([(turned[j], r.select(values, j)) for j in range(p.m)])
         mask = (first if p.t > 1 else Public()) * b.scales.attention[name] / (ROWS * left)
-        out = b.replicated(r.sum_over(out, p.Hp, p.t), p.Hp, p.t, mask)
+        out = b.replicated(r.sum_over(out, p.Hp, p.t), p.Hp, max(1, p.t // 2), mask)
     out.facts.period = p.n
     return r.assume(out, b.bound(stage.writes) * b.scales.attention[name])
+
+
+def _keys_and_values(b: Builder, babies: dict[int, Traced], k: Product, v: Product) -> tuple[Traced, float]:
+    """Key and value of this token in the copy its position asks for, as two ciphertexts, and the factor on both.
+
+    They share one tree and one rotation as the parts of a complex value: with products z and y of complex plaintexts,
+    (z + i y) + conj(z - i y) = 2 Re z + 2i Re y, and a second conjugation takes them apart. Right in one copy alone, so
+    never refreshed before the mask of the cache.
+    """
+    r, p = b.r, b.p
+
+    def placed(z: Traced) -> Traced:
+        return r.sum_over(z, p.Hp, p.t).rotate(-p.Hp, modulus=p.t)
+
+    with r.group():
+        z, y = b.diagonals(babies, k), b.diagonals(babies, v)
+        if k.complex:
+            turned = y.times_i()
+            w = placed((z + turned) + (z - turned).conjugate())
+            mirrored = w.conjugate()
+            both, carried = r.join(w + mirrored, (mirrored - w).times_i()), 2.0
+        else:
+            both, carried = r.join(placed(z), placed(y)), 1.0
+    both.facts.complex = both.facts.refreshable = False
+    return both, carried
 
 
 def score_scale(b: Builder, name: str) -> float:

@@ -23,7 +23,8 @@ class Builder:
         self.scales = scales(circuit, window)
         p = packing
         periods = {"causal": p.m * p.stride, "idle": p.Hp, "position": p.D, "words": p.V}
-        split = {"append.k": p.m, "append.v": p.m, "words": p.vocabulary_parts, "bias:head": p.vocabulary_parts}
+        split = {"append.k": p.m, "append.v": p.m}
+        split |= dict.fromkeys(("words", "bias:head", "bias:centred"), p.vocabulary_parts)
         for stage in circuit.stages:
             if isinstance(stage, Activation):
                 split[f"bias:{stage.name}.c_fc"] = p.hidden_parts
@@ -51,6 +52,13 @@ class Builder:
         """x + i rot_half(x), where the product wants it."""
         return x + x.rotate(product.half).times_i() if product.half else x
 
+    def doubled(self, x: Traced, by: int, product: Product) -> Traced:
+        """y + i rot_half(y) of y = x + rot_by(x): both rotations, and their sum, share one decomposition of x."""
+        if not product.half:
+            return self.halved(x + x.rotate(by), product)
+        near, far, both = self.r.rotate_many(x, [by, product.half, by + product.half])
+        return (x + near) + (far + both).times_i()
+
     def replicated(self, x: Traced, width: int, copies: int, mask: Public) -> Traced:
         """From a value that is right in copy 0 only to the same in every copy; the mask costs the level."""
         x = x * mask
@@ -59,7 +67,7 @@ class Builder:
         return x
 
     def diagonals(self, babies: dict[int, Traced], product: Product) -> Traced:
-        """A product over rotations that several products share."""
+        """A product over rotations that several products share; complex where its plaintexts are."""
         total: Traced | None = None
         self.r.products[product.key] = product
         for giant in product.giants:
@@ -69,4 +77,4 @@ class Builder:
             total = term if total is None else total + term
         assert total is not None
         total.facts.complex, total.facts.period = product.complex, self.p.n
-        return self.real_part(total, product)
+        return total

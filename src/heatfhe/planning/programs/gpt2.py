@@ -73,7 +73,7 @@ def _run(b: Builder, program: str) -> Recorder:
         elif isinstance(stage, Head):
             if program == "prompt":
                 break
-            logits = head(b, values[stage.reads], 1.0 if program == "logits" else b.scales.logits)
+            logits = head(b, values[stage.reads], centred=program != "logits")
     if program == "prompt":
         return r
     if program == "logits":
@@ -83,8 +83,8 @@ def _run(b: Builder, program: str) -> Recorder:
         with r.scope("noise", "argmax"):
             noise = r.input("noise", period=p.V, bound=b.bound("logits"), parts=p.vocabulary_parts)
             noisy = logits + noise * b.scales.logits
-            logits = r.assume(noisy, 2 * b.bound("logits") * b.scales.logits)
-    hot = argmax(b, logits)
+            logits = r.assume(noisy, 3 * b.bound("logits") * b.scales.logits)
+    hot = argmax(b, logits, centred=program == "generate")
     r.output("token", hot)
     r.output("next", r.assume(embedding(b, hot), size))
     return r
@@ -141,14 +141,19 @@ def _residual(b: Builder, stage: Residual, values: dict[str, Traced]) -> Traced:
 
 
 def _project(b: Builder, name: str, branch: Traced, parts: int, from_attention: bool) -> Traced:
-    """I -> P: the output projection, or the MLP's way back in variant A."""
+    """I -> P: the output projection, or the MLP's way back in variant A.
+
+    The attention leaves half of the copies empty; filling them and making the complex input is one set of rotations.
+    """
     r, p = b.r, b.p
     with r.group():
         total: Traced | None = None
         for part in range(parts):
             key = name if parts == 1 else f"{name}.{part}"
             product = (from_heads if from_attention else from_hidden)(key, p, halve=b.halve)
-            z = r.linear(b.halved(r.select(branch, part), product), product, period=p.n)
+            x = r.select(branch, part)
+            x = b.doubled(x, -p.Hp * p.t // 2, product) if from_attention and p.t > 1 else b.halved(x, product)
+            z = r.linear(x, product, period=p.n)
             total = z if total is None else total + z
         assert total is not None
         return r.sum_over(b.real_part(total, product), p.D, p.t) + Public.named(f"bias:{name}")

@@ -75,9 +75,7 @@ def scales(circuit: Circuit, window: float) -> Scales:
         residual=residual,
         norms={s.name: _norm(circuit, s, 1.0 if s.reads == first else residual, aim) for s in norms},
         attention={s.name: aim / magnitude(circuit, s.writes) for s in circuit.stages if isinstance(s, Attention)},
-        activation={
-            s.name: 1.0 / c.activations[s.name].fit.bound for s in circuit.stages if isinstance(s, Activation)
-        },
+        activation={s.name: 1.0 / c.activations[s.name].fit.bound for s in circuit.stages if isinstance(s, Activation)},
         logits=logits,
     )
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from heatfhe.approx import ArgmaxSchedule, ChordSeed, cutmax
 from heatfhe.errors import PlanError
@@ -16,10 +17,10 @@ HOT = 1.1  # largest entry of a near one-hot row after its division by the row's
 LEADER = 0.98  # largest entry a round of the argmax may hold: its divisor keeps leaders under one
 
 
-def head(b: Builder, x: Traced, scale: float) -> Traced:
-    """Logits times a scale, which is in the matrix when its key says so."""
+def head(b: Builder, x: Traced, *, centred: bool) -> Traced:
+    """The logits; ``centred`` takes their mean over the words out of the matrix, and scales them for the argmax."""
     r, p = b.r, b.p
-    name = "head" if scale == 1.0 else "scaled"
+    name, scale = ("centred", b.scales.logits) if centred else ("head", 1.0)
     parts, made = p.vocabulary_parts, []
     with r.scope("head", "head"):
         with r.group():
@@ -37,13 +38,18 @@ def head(b: Builder, x: Traced, scale: float) -> Traced:
                     else:
                         made.append(b.real_part(z, product))
             logits = r.join(*made)
-            logits = logits + Public.named("bias:head") * scale
+            logits = logits + Public.named(f"bias:{name}")
         logits.facts.period, logits.facts.complex = p.V, False
-        return r.assume(logits, b.bound("logits") * scale)
+        return r.assume(logits, b.bound("logits") * scale * (2 if centred else 1))  # a mean is no larger than they are
 
 
-def argmax(b: Builder, logits: Traced) -> Traced:
-    """A near one-hot row; padding stays zero, sums run over all its ciphertexts."""
+def argmax(b: Builder, logits: Traced, *, centred: bool) -> Traced:
+    """A near one-hot row; padding stays zero, sums run over all its ciphertexts; ``centred`` logits have mean zero.
+
+    What is never refreshed here is the row once it has left its last power: noise on each of its many entries would add
+    up in the next embedding, and nothing after takes it away. The inverse roots and the last reciprocal are not last
+    results in that sense: their error is a factor common to the row, so it moves the leader's size and never the order.
+    """
     r, p = b.r, b.p
     if b.circuit.calibration.argmax is None:
         raise PlanError("argmax: the calibration holds no argmax schedule; calibrate the circuit again")
@@ -72,11 +78,15 @@ def argmax(b: Builder, logits: Traced) -> Traced:
             r.clip(v, hi * size)
             r.domain(s, lo * size, hi * size)
         elif schedule.final is not None:
+            r.clip_since(mark, LEADER, period=p.V)
+            r.last(v)
             r.domain(s, schedule.final.lo, schedule.final.hi)
         seen, mark = seen + 1, len(r.facts)
         return s
 
-    def mean(v: Traced) -> Traced:
+    def mean(v: Traced) -> Any:
+        if centred and not seen:
+            return 0.0
         if seen:
             r.clip_since(mark, LEADER, period=p.V)
         s = r.assume(total(v), size * float(v.facts.bounds().max()))
@@ -85,8 +95,8 @@ def argmax(b: Builder, logits: Traced) -> Traced:
     with r.scope("argmax", "argmax"):
         hot = cutmax(logits, schedule, mean=mean, size=size, total=spread, occupied=words)
         last = LEADER if schedule.final is None else HOT
-        r.clip_since(mark, 2 * last, period=p.V)  # a numerator starts up to twice its quotient
-        return r.clip(hot, last)
+        r.clip_since(mark, last, period=p.V)
+        return r.last(r.clip(hot, last))
 
 
 def embedding(b: Builder, hot: Traced) -> Traced:
@@ -112,6 +122,7 @@ def embedding(b: Builder, hot: Traced) -> Traced:
             x = r.sum_over(total, p.D, max(1, p.V // p.D))
         x.facts.period, x.facts.complex = p.D, False
         return x
+
 
 def _rescaled(schedule: ArgmaxSchedule, by: float) -> ArgmaxSchedule:
     """The schedule for logits whose variance is ``by`` times as large."""
