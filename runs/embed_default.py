@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the default model's circuits into the package: the parent calibrated at 1e-4, and a HEAT run's, in float16.
 
-    python runs/embed_default.py --heat out/heat/circuit
+    python runs/embed_default.py --heat out/heat/circuit      # both circuits anew
+    python runs/embed_default.py                              # the argmax schedules of the circuits in the package
 
-The HEAT circuit's argmax schedule is fitted on its own logits. Prints held-out perplexity of both before and after
-rounding to float16; refuses a circuit that rounding changes by more than 0.1 %. The log of the HEAT run goes with it,
-shortened, so that a report can show the training without torch. Parent and text come from runs/default_model.py.
+The argmax schedules are fitted on each circuit's own logits along the sampled text, with sampling noise up to
+temperature 1. Prints held-out perplexity before and after rounding to float16, and how often the argmax names another
+word than the largest logit on held-out text; refuses a circuit that rounding changes by more than 0.1 %. The parent and
+its text come from runs/default_model.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +22,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from heatfhe.assets import default_parent, sampled_stories
+from heatfhe.approx import cutmax, gumbel_noise
+from heatfhe.assets import default_circuit, default_parent, sampled_stories
 from heatfhe.circuit import Circuit
 from heatfhe.cli.model_source import load_encoder, load_model
 from heatfhe.evaluation import perplexity
 from heatfhe.lowering import export
-from heatfhe.ranges import calibrate, fit_argmax
+from heatfhe.ranges import MAX_TEMPERATURE, calibrate, fit_argmax, sampled_rows
 from heatfhe.sites import prepare
 from heatfhe.training import pack
 
-HELD_OUT, CALIBRATION_WINDOWS, ARGMAX_WINDOWS = 64, 1024, 48
-UPDATES_KEPT, UPDATE_FACTS = 4, ("kind", "step", "phase", "task", "iterations")
+HELD_OUT, CALIBRATION_WINDOWS, ARGMAX_WINDOWS = 64, 1024, 64
 
 
 def narrowed(circuit: Circuit, name: str) -> Circuit:
@@ -39,45 +40,61 @@ def narrowed(circuit: Circuit, name: str) -> Circuit:
     return replace(circuit, weights=weights, name=name)
 
 
-def shortened(log: str) -> str:
-    """Every fourth update with its loss and iterations; probabilities to three digits; the rest as it is."""
-    kept = []
-    for row in map(json.loads, log.splitlines()):
-        if row["kind"] == "update":
-            if row["step"] % UPDATES_KEPT:
-                continue
-            row = {k: round(row[k], 5) if k == "task" else row[k] for k in UPDATE_FACTS}
-        elif row["kind"] == "distributions":
-            row["p"] = {site: [round(v, 3) for v in p] for site, p in row["p"].items()}
-        kept.append(json.dumps(row, separators=(",", ":")) + "\n")
-    return "".join(kept)
+def with_argmax(circuit: Circuit, windows: np.ndarray) -> Circuit:
+    """The circuit with a schedule for its own logits, greedy and sampled."""
+    rng = np.random.default_rng(0)
+    logits = circuit.run(windows)[:, ::4].reshape(-1, circuit.shape.vocabulary)
+    rows = np.concatenate([sampled_rows(row, MAX_TEMPERATURE, rng) for row in logits])
+    argmax = fit_argmax(rows, temperature=MAX_TEMPERATURE)
+    return replace(circuit, calibration=replace(circuit.calibration, argmax=argmax))
+
+
+def wrong_words(circuit: Circuit, logits: np.ndarray, temperature: float) -> str:
+    """On how many rows of logits plus noise the argmax names another word, or ends under 0.9 away from near ties."""
+    rng, size = np.random.default_rng(1), logits.shape[-1]
+    rows = np.stack([row + gumbel_noise(rng, size, temperature) for row in logits])
+    assert circuit.calibration.argmax is not None
+    hot = cutmax(rows, circuit.calibration.argmax.schedule, mean=lambda v: v.mean(-1, keepdims=True), size=size)
+    two = np.partition(hot, -2, axis=-1)[:, -2:]
+    ties = two[:, 0] > 0.1 * two[:, 1]
+    wrong, weak = (hot.argmax(-1) != rows.argmax(-1)).sum(), ((two[:, 1] < 0.9) & ~ties).sum()
+    return f"temperature {temperature:g}: {wrong} wrong, {weak} weak, {ties.sum()} near ties of {len(rows)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--heat", type=Path, required=True)
+    parser.add_argument("--heat", type=Path, help="a HEAT run's circuit; without it the circuits in the package")
     args = parser.parse_args()
     folder = default_parent()
     assets = folder.parent
     encode, end = load_encoder(folder)
     training, held_out = pack(sampled_stories(), encode, 128, end).split(HELD_OUT)
-    prepared = prepare(load_model(folder))
-    windows = torch.from_numpy(training.rows[:CALIBRATION_WINDOWS, :-1]).split(16)
-    calibrated = export(prepared, calibrate(prepared, windows, 1e-4), tokenizer=folder, name="default-calibrated")
+    if args.heat is None:
+        calibrated, trained = (Circuit.load(default_circuit(kind)) for kind in ("calibrated", "heat"))
+    else:
+        prepared = prepare(load_model(folder))
+        windows = torch.from_numpy(training.rows[:CALIBRATION_WINDOWS, :-1]).split(16)
+        made = calibrate(prepared, windows, 1e-4)
+        calibrated = export(prepared, made, tokenizer=folder, name="default-calibrated")
+        trained = Circuit.load(args.heat)
     rows = held_out.rows
-    trained = Circuit.load(args.heat)
-    logits = trained.run(training.rows[:ARGMAX_WINDOWS, :-1])[:, ::3].reshape(-1, trained.shape.vocabulary)
-    trained = replace(trained, calibration=replace(trained.calibration, argmax=fit_argmax(logits)))
     for circuit, name in ((calibrated, "calibrated"), (trained, "heat")):
-        narrow = narrowed(circuit, f"default-{name}")
-        before, after = (perplexity(c.run(rows[:, :-1]), rows[:, 1:]) for c in (circuit, narrow))
-        if abs(after / before - 1) > 1e-3:
-            raise SystemExit(f"{name}: float16 moves its perplexity from {before:.4f} to {after:.4f}")
+        narrow = with_argmax(narrowed(circuit, f"default-{name}"), training.rows[:ARGMAX_WINDOWS, :-1])
+        before, logits = (c.run(rows[:, :-1]) for c in (circuit, narrow))
+        moved = perplexity(before, rows[:, 1:]), perplexity(logits, rows[:, 1:])
+        if abs(moved[1] / moved[0] - 1) > 1e-3:
+            raise SystemExit(f"{name}: float16 moves its perplexity from {moved[0]:.4f} to {moved[1]:.4f}")
+        log = (args.heat or assets / name) / "log.jsonl"
+        kept = log.read_bytes() if log.exists() else None
         narrow.save(assets / name)
-        counts = narrow.calibration.iterations()
-        moved = f"perplexity {before:.4f} -> {after:.4f} in float16"
-        print(f"{name}: {sum(counts.values())} iterations {counts}, {moved}")
-    (assets / "heat" / "log.jsonl").write_text(shortened((args.heat.parent / "log.jsonl").read_text()))
+        if kept is not None:
+            (assets / name / "log.jsonl").write_bytes(kept)
+        counts, argmax = narrow.calibration.iterations(), narrow.calibration.argmax
+        assert argmax is not None
+        print(f"{name}: {sum(counts.values())} iterations {counts}, perplexity {moved[0]:.4f} -> {moved[1]:.4f}")
+        print(f"  argmax: powers {[r.power for r in argmax.schedule.rounds]}, {argmax.schedule.levels} levels")
+        for temperature in (0.0, 0.5 * MAX_TEMPERATURE, MAX_TEMPERATURE):
+            print("  " + wrong_words(narrow, logits[:32].reshape(-1, logits.shape[-1]), temperature))
 
 
 if __name__ == "__main__":

@@ -122,11 +122,16 @@ class ActivationCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgmaxCalibration:
-    """The argmax schedule, and how close to ties the calibration logits came."""
+    """The argmax schedule, up to which temperature of sampling it was made, and how close to ties its rows came."""
 
     schedule: ArgmaxSchedule
+    temperature: float = 0.0
     near_ties: float = 0.0
     smallest_leader: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 100.0:
+            raise ConfigError(f"argmax: a temperature lies in [0, 100], got {self.temperature:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heatfhe.approx import ArgmaxSchedule, calibrate_schedule
+from heatfhe.approx import ArgmaxSchedule, fit_schedule
 
 Array = np.ndarray[Any, Any]
 
@@ -47,4 +47,4 @@ def exact_rounds(x: Array, powers: tuple[int, ...] = (9, 3, 3, 3, 7)) -> Array:
 @lru_cache(maxsize=1)
 def small_schedule() -> ArgmaxSchedule:
     """A schedule for rows of 600 entries, made once."""
-    return calibrate_schedule(synthetic_logits(24, 600, seed=0), (3, 3, 3, 7), margin=1.15)
+    return fit_schedule(synthetic_logits(24, 600, seed=0), powers=(3, 3, 3, 7), margin=1.15)

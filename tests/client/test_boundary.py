@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heatfhe.client import Client, Sampler, gumbel_noise
+from heatfhe.approx import gumbel_noise
+from heatfhe.client import Client, Sampler
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.server import ModelSource
 from tests.client.relay import Relay
@@ -163,8 +164,8 @@ def test_asks_that_cannot_be_met_are_refused_before_anything_is_sent(client: Cli
         client.generate([64], 1)
     with pytest.raises(ConfigError, match="interactive mode"):
         client.generate(PROMPT, 1, sampler=Sampler(top_p=0.5))
-    with pytest.raises(ConfigError, match=r"temperature 90 exceeds"):
-        client.generate(PROMPT, 1, sampler=Sampler(temperature=90.0))
+    with pytest.raises(ConfigError, match=r"temperature 2\.01 exceeds 2, the most this model's argmax was calibrated"):
+        client.generate(PROMPT, 1, sampler=Sampler(temperature=2.01))
     for row in client.sessions():
         if row not in before:
             client.delete_session(row["session"])

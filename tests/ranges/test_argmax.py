@@ -6,10 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heatfhe.approx import cutmax
+from heatfhe.approx import cutmax, gumbel_bound, gumbel_noise, shorten
 from heatfhe.errors import ConfigError
-from heatfhe.ranges import fit_argmax
-from heatfhe.ranges.argmax import shorten
+from heatfhe.ranges import fit_argmax, sampled_rows
 
 
 def rows(seed: int, count: int, size: int) -> np.ndarray:
@@ -56,8 +55,8 @@ def test_a_deep_negative_tail_does_not_win() -> None:
 def test_refuses_what_has_no_largest_entry() -> None:
     for bad, message in (
         (np.ones((3, 8)), "constant"),
-        (np.full((2, 8), np.nan), "non-finite"),
-        (np.ones((2, 1)), "two logits"),
+        (np.full((2, 8), np.nan), "NaN"),
+        (np.ones((2, 1)), "at least 2"),
     ):
         with pytest.raises(ConfigError, match=message):
             fit_argmax(bad)
@@ -65,8 +64,7 @@ def test_refuses_what_has_no_largest_entry() -> None:
 
 def test_a_long_row_in_short_gives_the_same_schedule() -> None:
     x = rows(4, 60, 5000)
-    short = [shorten(r) for r in x]
-    values, weights = np.stack([v for v, _ in short]), short[0][1]
+    values, weights = shorten(x)
     assert weights.sum() == 5000
     assert np.allclose(values @ weights, x.sum(-1))
     long, brief = fit_argmax(x), fit_argmax(values, weights=weights)
@@ -74,3 +72,39 @@ def test_a_long_row_in_short_gives_the_same_schedule() -> None:
     for a, b in zip(long.schedule.rounds, brief.schedule.rounds):
         assert a.divisor == pytest.approx(b.divisor, rel=1e-2)
         assert a.hi == pytest.approx(b.hi, rel=1e-2)
+
+
+def noisy(seed: int, x: np.ndarray, temperature: float) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.stack([row + gumbel_noise(rng, row.size, temperature) for row in x])
+
+
+def test_a_schedule_for_sampling_holds_up_to_the_temperature_it_states() -> None:
+    """Noise of four deviations of the logits, which a greedy schedule is lost under, and the smaller ones between."""
+    rng, greedy = np.random.default_rng(0), 0.25 * rows(5, 150, 256)
+    made = fit_argmax(np.concatenate([sampled_rows(r, 2.0, rng) for r in greedy]), temperature=2.0)
+    assert made.temperature == 2.0
+    assert made.near_ties > 0.0
+    for temperature in (0.0, 0.7, 1.4, 2.0):
+        x = noisy(1, 0.25 * rows(6, 200, 256), temperature)
+        hot = cutmax(x, made.schedule, mean=lambda v: v.mean(-1, keepdims=True), size=256)
+        assert np.isfinite(hot).all()
+        top, ends = np.sort(x, axis=-1), np.sort(hot, axis=-1)
+        clear = ends[:, -2] < 0.1 * ends[:, -1]
+        assert clear.mean() > 0.8
+        assert (hot.argmax(-1) == x.argmax(-1))[clear].all()
+        assert ends[clear, -1].min() > 0.9
+        assert (top[:, -1] - top[:, -2])[~clear].max(initial=0.0) < 0.5
+
+
+def test_sampled_rows_are_the_row_and_its_noise_within_the_bound() -> None:
+    row, rng = rows(7, 1, 300)[0], np.random.default_rng(0)
+    made = sampled_rows(row, 1.5, rng)
+    assert made.shape == (3, 300)
+    assert (made[0] == row).all()
+    assert 0.0 < np.abs(made[1] - row).max() <= 0.75 * gumbel_bound(300)
+    assert 0.0 < np.abs(made[2] - row).max() <= 1.5 * gumbel_bound(300)
+    assert sampled_rows(row, 0.0, rng).shape == (1, 300)
+    for bad in (-1.0, float("nan"), 1e3):
+        with pytest.raises(ConfigError, match="temperature"):
+            sampled_rows(row, bad, rng)

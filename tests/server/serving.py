@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from heatfhe.approx import fit_schedule, gumbel_noise
 from heatfhe.circuit import Circuit
 from heatfhe.ckks.params import Params
 from heatfhe.client import Client
 from heatfhe.client.keyring_clear import ClearKeyring
 from heatfhe.engine import KeyRequest
 from heatfhe.planning import plan
+from heatfhe.records import ArgmaxCalibration
 from heatfhe.server import ClientBook, ModelSource, Settings, create_app
 from tests.tiny import tiny_circuit
 
@@ -56,9 +59,16 @@ def word_tokenizer() -> bytes:
     return tokenizer.to_str().encode()
 
 
+@lru_cache(maxsize=2)
 def served_circuit(layers: int = 1) -> Circuit:
-    """The circuit the tests serve."""
-    return replace(tiny_circuit(layers=layers), tokenizer={"tokenizer.json": word_tokenizer()})
+    """The circuit the tests serve: three rounds of argmax, for sampling up to temperature 2."""
+    circuit, rng = tiny_circuit(layers=layers), np.random.default_rng(0)
+    tokens = rng.integers(0, circuit.shape.vocabulary, (24, circuit.shape.context))
+    logits = circuit.run(tokens).reshape(-1, circuit.shape.vocabulary)
+    rows = np.concatenate([row + [0.0 * row, *(gumbel_noise(rng, row.size, t) for t in (1.0, 2.0))] for row in logits])
+    argmax = ArgmaxCalibration(schedule=fit_schedule(rows, powers=(3, 3, 3)), temperature=2.0)
+    calibration = replace(circuit.calibration, argmax=argmax)
+    return replace(circuit, calibration=calibration, tokenizer={"tokenizer.json": word_tokenizer()})
 
 
 def save_model(folder: Path, name: str = "tiny", layers: int = 1) -> ModelSource:

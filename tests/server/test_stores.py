@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError
 from heatfhe.server import disk
 from heatfhe.server.auth import ClientBook
+from heatfhe.server.disk import folder_bytes
 from heatfhe.server.jobs import JobStore
 from heatfhe.server.journal import Journal, Snapshot
 from heatfhe.server.keys import FolderKeys, KeyStore
+from heatfhe.server.quota import Quota
 from heatfhe.server.sessions import SessionStore
 from heatfhe.wire import KeyEntry, KeyManifest, Refusal
 
@@ -36,9 +38,9 @@ def manifest_of(blobs: dict[str, bytes], config: str = CONFIG) -> KeyManifest:
     )
 
 
-def store(folder: Path, **options: Any) -> KeyStore:
+def store(folder: Path, *, quota: int = 1 << 20, most: int = 3, reserve: int = 0) -> KeyStore:
     folder.mkdir(parents=True, exist_ok=True)
-    return KeyStore(folder, **{"quota": 1 << 20, "most": 3, "reserve": 0, **options})
+    return KeyStore(folder, quota=Quota(folder, most=quota, reserve=reserve), most=most)
 
 
 def send(keys: KeyStore, key_set: str, data: bytes, *, client: str = "alice", step: int = 97) -> None:
@@ -169,6 +171,34 @@ def test_a_full_disk_leaves_the_upload_where_it_was(tmp_path: Path, monkeypatch:
     keys.append("alice", key_set, sha(blob), 400, blob[400:], sha(blob[400:]))
     assert FolderKeys(tmp_path / "alice", key_set).read("r") == blob
     assert len(keys.all("alice")) == 1
+
+
+def test_the_quota_is_asked_at_every_chunk(tmp_path: Path) -> None:
+    """Two sets that fit one by one are announced before a byte comes; the chunk that goes over is refused."""
+    keys = store(tmp_path, quota=6000)
+    blobs = [np.random.default_rng(k).bytes(3000) for k in (1, 2)]
+    sets = [keys.register("alice", manifest_of({"r": b}), now=0).key_set for b in blobs]
+    send(keys, sets[0], blobs[0], step=500)
+    with pytest.raises(Refusal, match="do not fit") as caught:
+        send(keys, sets[1], blobs[1], step=500)
+    assert caught.value.code == "quota"
+    assert folder_bytes(tmp_path / "alice") <= 6000
+    assert keys.status("alice", sets[0]).complete
+    (have,) = keys.status("alice", sets[1]).missing.values()
+    assert have % 500 == 0
+
+
+def test_uploads_at_once_do_not_share_room(tmp_path: Path) -> None:
+    quota = Quota(tmp_path, most=1000, reserve=0)
+    with quota.hold("alice", 600):
+        (tmp_path / "alice" / "incoming").mkdir(parents=True)
+        (tmp_path / "alice" / "incoming" / "x").write_bytes(bytes(600))  # counted once, as announced
+        quota.check("alice", 400)
+        with pytest.raises(Refusal, match="600 of 1000 are used"), quota.hold("alice", 401):
+            pass
+        quota.check("bob", 1000)
+    (tmp_path / "alice" / "incoming" / "x").unlink()
+    quota.check("alice", 1000)
 
 
 def test_a_disk_near_its_reserve_refuses_before_writing(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatfhe.errors import WireError
+from heatfhe.server.disk import folder_bytes
 from heatfhe.server.journal import Journal
 from heatfhe.server.work import Assignment, CancelledWork, Tick, perform, units
-from heatfhe.wire import JobHead, JobOutput, JobRequest, Limits, MessageFile, parse
+from heatfhe.wire import JobHead, JobOutput, JobRequest, Limits, MessageFile, Refusal, parse
 
 D = "ab" * 32
 
@@ -64,12 +65,13 @@ def message(folder: Path, inputs: int, steps: int, mode: str = "free", noise: bo
     return MessageFile(folder / "request.bin", Limits(), kinds=("job",))
 
 
-def task(folder: Path, pending: bool = False, job: str = "cd" * 16) -> Assignment:
+def task(folder: Path, pending: bool = False, job: str = "cd" * 16, quota: int = 1 << 20) -> Assignment:
     for name in ("job", "session"):
         (folder / name).mkdir(exist_ok=True)
     return Assignment(
-        job=job, job_folder=folder / "job", session_folder=folder / "session", pending=pending, seconds_per_unit=1.0
-    )
+        job=job, job_folder=folder / "job", session_folder=folder / "session", pending=pending, seconds_per_unit=1.0,
+        client_folder=folder, client_bytes=quota,
+    )  # fmt: skip
 
 
 def outputs(folder: Path) -> list[bytes]:
@@ -163,3 +165,21 @@ def test_a_full_disk_ends_the_job_and_keeps_the_session(tmp_path: Path, monkeypa
     assert Journal(tmp_path / "session").head().position == 1
     perform(Chain(), work, order, emit=seen.append, cancelled=lambda: False)
     assert outputs(tmp_path / "job") == [b"g0", b"g1", b"g2"]
+
+
+def test_a_job_that_outgrows_the_quota_ends_and_keeps_the_session(tmp_path: Path) -> None:
+    """What a job stores grows with every step; the step that does not fit is not stored, not even in part."""
+    from heatfhe.server.worker import _code
+
+    seen: list[Mapping[str, Any]] = []
+    work = message(tmp_path, 1, 30)
+    room = folder_bytes(tmp_path) + 9000
+    with pytest.raises(Refusal, match=f"of {room} are used") as caught:
+        perform(Chain(), work, task(tmp_path, quota=room), emit=seen.append, cancelled=lambda: False)
+    assert _code(caught.value) == "quota"
+    assert folder_bytes(tmp_path) <= room + 1000  # records of a few hundred bytes are not asked for
+    done = len(outputs(tmp_path / "job"))
+    assert 0 < done < 30
+    assert Journal(tmp_path / "session").read().position == done
+    perform(Chain(), work, task(tmp_path), emit=seen.append, cancelled=lambda: False)
+    assert len(outputs(tmp_path / "job")) == 30

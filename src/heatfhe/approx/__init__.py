@@ -4,7 +4,7 @@
 from heatfhe.approx.activation import ActivationFit, activation, fit_activation
 from heatfhe.approx.activation import exact as exact_activation
 from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax
-from heatfhe.approx.argmax_schedule import calibrate_schedule
+from heatfhe.approx.argmax_schedule import fit_schedule, shorten
 from heatfhe.approx.arithmetic import Arithmetic, Depth, Plain, T
 from heatfhe.approx.bits import (
     effective_bits,
@@ -17,6 +17,7 @@ from heatfhe.approx.bits import (
     uniform_loss_gap_bound,
 )
 from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
+from heatfhe.approx.gumbel import gumbel_bound, gumbel_noise
 from heatfhe.approx.inverse_sqrt import (
     ChordSeed,
     InverseSqrtFit,
@@ -58,7 +59,6 @@ __all__ = [
     "SoftmaxFit",
     "T",
     "activation",
-    "calibrate_schedule",
     "chord_inverse_sqrt",
     "cutmax",
     "divide",
@@ -71,8 +71,11 @@ __all__ = [
     "fit_exponential",
     "fit_inverse_sqrt",
     "fit_rational_seed",
+    "fit_schedule",
     "fit_softmax",
     "goldschmidt",
+    "gumbel_bound",
+    "gumbel_noise",
     "init_domain",
     "inverse_sqrt",
     "layer_norm",
@@ -84,6 +87,7 @@ __all__ = [
     "reciprocal",
     "refine_domain",
     "rms_norm",
+    "shorten",
     "smallest_counts",
     "smallest_deltas",
     "softmax",

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The argmax's schedule from real logits: seeds, counts, divisors and domains, measured round after round."""
+"""The argmax's schedule from real logits: seeds, counts, divisors and domains in the fewest levels that hold leaders.
+
+Past the first round only a row's leader matters to the search: rounds keep the shape of a row (up to its size), so
+what an exact normaliser does to shapes is computed once, and every trial is arithmetic on one number per row.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -18,16 +23,20 @@ from heatfhe.approx.reciprocal import ReciprocalFit
 from heatfhe.approx.remez import Array
 from heatfhe.errors import ConfigError
 
-POWERS = (9, 3, 3, 3, 7)  # the paper's
+# The paper's 9, 3, 3, 3, 7 with its 9 as two threes: the same sharpening, 1701, in fewer levels. A first power of 9
+# leaves variances over a range of 1e8, which refresh noise of 1e-7 drowns; after threes it is 1e5 (docs/log.md).
+POWERS = (3, 3, 3, 3, 3, 7)
+FLOOR = 1e-2  # smallest leader aimed at, after the last round and after any
 _NEAR = 0.97  # a root is nearly exact when it holds the leaders this close to where the exact one does
-_LEAD = 1.25  # a leader must enter a round this much larger than the most negative entry
+_LEAD = 1.25  # a leader must enter the first power this much larger than the most negative entry
 _MOST_ROOT_LEVELS = 24
+_WHOLE = 1024  # rows of up to this many entries are kept as they are
 _TAIL = 64  # entries kept as they are at both ends of a long row; groups grow by a twentieth of their rank from there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Rows in short: both tails entry by entry, the middle as means of neighbours with their number as weight."""
+    """Rows in short (see shorten): values, and how many entries each column stands for."""
 
     values: Array
     weights: Array
@@ -37,39 +46,54 @@ class _Rows:
         return self.total(v) / self.size
 
     def total(self, v: Array) -> Array:
-        s: Array = (v * self.weights).sum(axis=-1, keepdims=True)
-        return s
+        return np.asarray(v @ self.weights)[:, None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shapes:
+    """What the rows that enter a round look like, leaders brought to 1: the leader over the mean, and the variance."""
+
+    top: Array
+    variance: Array
+
+    @property
+    def deviations(self) -> Array:
+        """How many deviations each leader lies from the mean."""
+        return np.asarray(self.top / np.sqrt(self.variance))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """Rows between two rounds, and how far under and over the leaders here one not seen may be, as factors."""
+    """Leaders between two rounds: those seen, those of weaker rows not seen, and how far over them one may be."""
 
-    x: Array
-    under: float
+    leaders: Array
     over: float
+    shapes: tuple[_Shapes, ...]
 
 
 _Run: TypeAlias = "tuple[tuple[ArgmaxRound, _State], ...]"  # rounds, each with what leaves it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Aim:
-    """What every round is fitted for."""
+    """What every round is fitted for, and the first rounds made so far, by the levels of their root."""
 
+    rows: _Rows
     powers: tuple[int, ...]
     margin: float
     headroom: float
     newton_levels: int
     solver: str
+    firsts: dict[int | None, tuple[ArgmaxRound, _State]] = field(default_factory=dict)
 
 
-def calibrate_schedule(
+def fit_schedule(
     logits: Any,
-    powers: Sequence[int] = POWERS,
     *,
-    floor: float = 1e-2,
-    round_floor: float = 1e-5,
+    weights: Any = None,
+    powers: Sequence[int] = POWERS,
+    floor: float | None = None,
+    round_floor: float | None = None,
     margin: float = 1.2,
     headroom: float = 0.95,
     newton_levels: int = 2,
@@ -80,85 +104,108 @@ def calibrate_schedule(
 
     Each round's inverse root is a chord or a rational seed, whichever holds the leaders closest together at its levels;
     levels are given back, or traded between rounds, as long as the leaders stay up. Divisors let the largest leader
-    enter at `headroom`; a round whose most negative entry could win gets a shift. final_tolerance None leaves the last
-    division out.
+    enter at `headroom`; a first round whose most negative entry could win gets a shift. A floor that is given and
+    cannot be met is refused; without one it is FLOOR, or half of what an exact normaliser leaves where that is less.
+    final_tolerance None leaves the last division out. ``weights`` are those of shorten.
 
     Domain  logits of shape (rows, size), finite, no row constant; on rows not seen, a leader may lie `margin` times
-            as many deviations out as the furthest seen.
+            as many deviations out as the furthest seen, or as few as the least far over sqrt(margin) in every round.
     Bound   on these rows, the leader leaves the last round at `floor` or above and every round at `round_floor` or
-            above, and the argmax is kept; both are checked by running the schedule.
+            above. A round's smallest leader l lets the next variance span l^-2, which times a refresh's relative noise
+            must stay well under one.
     Depth   none: a calibration; the result states its levels.
     Source  Avitan et al. 2025; the paper, encrypted argmax. The search and the shift are ours.
     """
-    rows = _shorten(logits)
-    _check.tolerance(floor)
+    rows = _checked(logits, weights)
+    for given in (floor, round_floor):
+        if given is not None:
+            _check.tolerance(given)
     if not margin >= 1.0:
-        raise ConfigError(f"a margin is at least 1, got {margin:g}")
+        raise ConfigError(f"argmax: a margin is at least 1, got {margin:g}")
     if not 0.0 < headroom <= 1.0:
-        raise ConfigError(f"headroom lies in (0, 1], got {headroom:g}")
+        raise ConfigError(f"argmax: headroom lies in (0, 1], got {headroom:g}")
     if not powers:
         raise ConfigError("an argmax schedule needs at least one power")
     aim = _Aim(
+        rows=rows,
         powers=tuple(int(p) for p in powers),
         margin=margin,
         headroom=headroom,
         newton_levels=newton_levels,
         solver=solver,
     )
-    rounds = _search(rows, aim, floor, round_floor)
-    schedule = ArgmaxSchedule(rounds=rounds)
-    if final_tolerance is not None:
-        sums = rows.total(cutmax(rows.values, schedule, mean=rows.mean, size=rows.size, total=rows.total))
-        slack = margin ** aim.powers[-1]
-        final = ReciprocalFit(lo=float(sums.min()) / slack, hi=max(1.0, float(sums.max())) * slack, solver=solver)
-        schedule = ArgmaxSchedule(rounds=rounds, final=final, final_count=final.smallest_count(final_tolerance))
-    hot = cutmax(rows.values, schedule, mean=rows.mean, size=rows.size, total=rows.total)
-    lost = int((hot.argmax(axis=-1) != rows.values.argmax(axis=-1)).sum())
-    if lost:
-        raise ConfigError(
-            f"the argmax is lost in {lost} of {len(hot)} calibration rows; use larger powers or fewer near ties"
-        )
-    return schedule
+    run = _search(aim, floor, round_floor)
+    rounds = tuple(r for r, _ in run)
+    if final_tolerance is None:
+        return ArgmaxSchedule(rounds=rounds)
+    sums = cutmax(rows.values, ArgmaxSchedule(rounds=rounds), mean=rows.mean, size=rows.size, total=rows.total)
+    lo, hi = _final_domain(run, aim, rows.total(sums))
+    final = ReciprocalFit(lo=lo, hi=hi, solver=solver)
+    return ArgmaxSchedule(rounds=rounds, final=final, final_count=final.smallest_count(final_tolerance))
 
 
-def _shorten(logits: Any) -> _Rows:
-    x = np.asarray(logits, dtype=np.float64)
-    if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < 3:
-        raise ConfigError(f"argmax calibration needs logits of shape (rows, size), size at least 3; got {x.shape}")
-    if not np.isfinite(x).all():
-        raise ConfigError("argmax calibration logits hold an infinity or a NaN; drop those rows")
-    if (x.max(axis=1) - x.min(axis=1) == 0.0).any():
-        raise ConfigError("argmax calibration logits hold a constant row, which has no largest entry; drop it")
-    size = x.shape[1]
-    if size <= 1024:
-        return _Rows(x, np.ones(size), size)
-    x = np.sort(x, axis=1)
+def shorten(rows: Array) -> tuple[Array, Array]:
+    """Long rows of logits in short: both tails entry by entry, the middle as means of neighbours; and their numbers.
+
+    Domain  shape (rows, size); up to 1024 entries they come back as they are, longer ones sorted.
+    Bound   sums are exact; means of powers up to 9 agree to 2 % on rows like a language model's.
+    Depth   none: calibration only.
+    Source  ours.
+    """
+    size = rows.shape[1]
+    if size <= _WHOLE:
+        return rows, np.ones(size)
     half = size // 2
     ranks = [*range(_TAIL), *np.geomspace(_TAIL, half, int(20.0 * math.log(half / _TAIL)) + 2).astype(int)]
     starts = np.unique(np.concatenate([ranks[:-1], [half], size - np.array(ranks[:-1])[1:]]))
-    weights = np.diff(np.append(starts, size)).astype(np.float64)
-    return _Rows(np.add.reduceat(x, starts, axis=1) / weights, weights, size)
+    held = np.diff(np.append(starts, size)).astype(np.float64)
+    return np.add.reduceat(np.sort(rows, axis=1), starts, axis=1) / held, held
 
 
-def _search(rows: _Rows, aim: _Aim, floor: float, round_floor: float) -> tuple[ArgmaxRound, ...]:
+def _checked(logits: Any, weights: Any) -> _Rows:
+    x = np.asarray(logits, dtype=np.float64)
+    if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < 2:
+        raise ConfigError(f"argmax: needs logits of shape (rows, size), size at least 2; got {x.shape}")
+    if not np.isfinite(x).all():
+        raise ConfigError("argmax: the logits hold an infinity or a NaN; check the weights, or drop those rows")
+    if (x.max(axis=1) - x.min(axis=1) == 0.0).any():
+        raise ConfigError("argmax: the logits hold a constant row, which has no largest entry; drop it")
+    short, held = shorten(x) if weights is None else (x, np.asarray(weights, dtype=np.float64))
+    return _Rows(short, held, int(held.sum()))
+
+
+def _search(aim: _Aim, floor: float | None, round_floor: float | None) -> _Run:
     """Start near the exact normaliser; give levels back, or trade them between rounds, while the leaders stay up."""
-    start = _State(rows.values, aim.margin**-0.5, aim.margin)
-    run = _run(rows, aim, [None] * len(aim.powers), (), start)
-    _refuse_unreachable(run, aim, floor, round_floor)
+    run = _run(aim, [None] * len(aim.powers), ())
+    floor, round_floor = _floors(run, aim.powers, floor, round_floor)
     price = _price(run, aim)
     while True:
         best: tuple[tuple[int, float], _Run] | None = None
         for first, levels in _moves([r.root_levels for r, _ in run]):
-            tried = _run(rows, aim, levels[first:], run[:first], run[first - 1][1] if first else start)
-            leaders = [made.leader for made, _ in tried]
+            tried = _run(aim, levels[first:], run[:first])
+            leaders = [float(state.leaders.min()) for _, state in tried]
             if leaders[-1] < floor or min(leaders) < round_floor:
                 continue
             key = _price(tried, aim), -leaders[-1]
             if best is None or key < best[0]:
                 best = key, tried
         if best is None or best[0][0] >= price:
-            return tuple(r for r, _ in run)
+            return run
         price, run = best[0][0], best[1]
+
+
+def _floors(run: _Run, powers: tuple[int, ...], floor: float | None, round_floor: float | None) -> tuple[float, float]:
+    """The floors to keep, given what a nearly exact normaliser leaves; refuses given ones out of reach."""
+    leaders = [r.leader for r, _ in run]
+    last, least = leaders[-1], min(leaders)
+    if (floor is not None and last < floor) or (round_floor is not None and least < round_floor):
+        raise ConfigError(
+            f"argmax: powers {powers} leave a leader of {last:.2g} at the end and {least:.2g} after round "
+            f"{leaders.index(least) + 1} however exact the normaliser; put smaller powers first, or lower the floors "
+            f"({floor or FLOOR:g} at the end, {round_floor or FLOOR:g} after a round)"
+        )
+    unseen = [float(state.leaders.min()) for _, state in run]
+    return min(floor or FLOOR, unseen[-1] / 2.0), min(round_floor or FLOOR, min(unseen) / 2.0)
 
 
 def _moves(levels: list[int]) -> Iterator[tuple[int, list[int]]]:
@@ -174,46 +221,87 @@ def _moves(levels: list[int]) -> Iterator[tuple[int, list[int]]]:
 
 def _price(run: _Run, aim: _Aim) -> int:
     """Levels of the roots, and of the final division that the leaders' spread will need."""
-    lo = run[-1][0].leader / aim.margin ** aim.powers[-1]
-    return sum(r.root_levels for r, _ in run) + ReciprocalFit(lo=lo, hi=1.0, solver=aim.solver).smallest_count(1e-3)
+    lo, hi = _final_domain(run, aim, np.ones(1))
+    return sum(r.root_levels for r, _ in run) + ReciprocalFit(lo=lo, hi=hi, solver=aim.solver).smallest_count(1e-3)
 
 
-def _refuse_unreachable(run: _Run, aim: _Aim, floor: float, round_floor: float) -> None:
-    leaders = [r.leader for r, _ in run]
-    if leaders[-1] < floor or min(leaders) < round_floor:
-        worst = leaders.index(min(leaders)) + 1
-        raise ConfigError(
-            f"powers {aim.powers} leave a leader of {leaders[-1]:.2g} at the end and {min(leaders):.2g} after round "
-            f"{worst} however exact the normaliser; put smaller powers first, or lower the floors "
-            f"({floor:g} at the end, {round_floor:g} after a round)"
-        )
+def _final_domain(run: _Run, aim: _Aim, sums: Array) -> tuple[float, float]:
+    """Ends of what the last division meets: from the weakest leader not seen to ties of the largest."""
+    last, held = run[-1][1], sums[sums > 0.0]  # a row lost to its negative tail has no sum to divide by
+    lo = min(float(held.min(initial=1.0)), float(last.leaders.min()))
+    return lo / aim.margin, max(1.0, float(held.max(initial=1.0))) * last.over
 
 
-def _run(rows: _Rows, aim: _Aim, levels: Sequence[int | None], done: _Run, state: _State) -> _Run:
+def _run(aim: _Aim, levels: Sequence[int | None], done: _Run) -> _Run:
     """The rounds after the ones done, at these levels of inverse root, each fitted on what the last one leaves."""
     made = list(done)
     for most in levels:
-        fitted, state = _round(rows, aim, state, aim.powers[len(made)], most)
-        made.append((fitted, state))
+        if made:
+            made.append(_later_round(aim, made[-1][1], most, len(made)))
+            continue
+        if most not in aim.firsts:
+            aim.firsts[most] = _first_round(aim, most)
+        made.append(aim.firsts[most])
     return tuple(made)
 
 
-def _round(rows: _Rows, aim: _Aim, state: _State, power: int, most: int | None) -> tuple[ArgmaxRound, _State]:
-    """One round and what leaves it: the best root of `most` levels, or the first that is nearly exact.
+def _first_round(aim: _Aim, most: int | None) -> tuple[ArgmaxRound, _State]:
+    """The round on the logits themselves, shifted where a negative tail could win, and the shapes that leave it."""
+    rows, weaker = aim.rows, math.sqrt(aim.margin)
+    centred = rows.values - rows.mean(rows.values)
+    variance = rows.mean(centred * centred)[:, 0]
+    top, lowest = centred.max(axis=1), -centred.min(axis=1)
+    ends = float(variance.min()) / aim.margin, float(variance.max()) * aim.margin**2
+    candidate, root = _best_root(aim, ends, top, variance, aim.powers[0], most)
+    shift = max(0.0, float((root * (_LEAD * lowest - top / weaker)).max()) / (1.0 + _LEAD))
+    divisor = (float((root * top).max()) + shift) / aim.headroom
+    out = raise_to((centred * root[:, None] + shift) / divisor, candidate.power)
+    leaders = out.max(axis=1)
+    unseen = raise_to((top * root / weaker + shift) / divisor, candidate.power)
+    shapes = tuple(_shapes(rows, out / leaders[:, None], aim.powers[1:], aim.margin))
+    fitted = replace(candidate, divisor=divisor, shift=shift / divisor, leader=float(leaders.min()))
+    return fitted, _left(aim, fitted, top / np.sqrt(variance), np.concatenate([leaders, unseen]), shapes)
+
+
+def _shapes(rows: _Rows, x: Array, powers: Sequence[int], margin: float) -> Iterator[_Shapes]:
+    """Mean and variance of the rows before every later round, leaders brought to 1 each time; then the same of rows
+    whose leaders stand fewer deviations out, by the square root of the margin."""
+    for power in powers:
+        centred = x - rows.mean(x)
+        top, variance = centred.max(axis=1), rows.mean(centred * centred)[:, 0]
+        yield _Shapes(np.concatenate([top, top]), np.concatenate([variance, margin * variance]))
+        x = raise_to(centred / top[:, None], power)
+
+
+def _later_round(aim: _Aim, state: _State, most: int | None, index: int) -> tuple[ArgmaxRound, _State]:
+    """A round on what an earlier one left: the best root of `most` levels, or the first that is nearly exact.
 
     The domain of the variance holds what the rows not seen may bring; it reaches as far up as they can, because above
     it the iterations diverge, while below it a leader only shrinks.
     """
-    centred = state.x - rows.mean(state.x)
-    variance, top = rows.mean(centred * centred), centred.max(axis=-1, keepdims=True)
-    lo, hi = float(variance.min()) * state.under**2, float(variance.max()) * state.over**2
+    shapes = state.shapes[index - 1]
+    top, variance = state.leaders * shapes.top, state.leaders**2 * shapes.variance
+    seen = len(aim.rows.values)
+    ends = float(variance.min()), float(variance[:seen].max()) * state.over**2
+    candidate, root = _best_root(aim, ends, top, variance, aim.powers[index], most)
+    divisor = float((top * root).max()) / aim.headroom
+    leaders = raise_to(top * root / divisor, candidate.power)
+    fitted = replace(candidate, divisor=divisor, leader=float(leaders[:seen].min()))
+    return fitted, _left(aim, fitted, shapes.deviations, leaders, state.shapes)
+
+
+def _best_root(
+    aim: _Aim, ends: tuple[float, float], top: Array, variance: Array, power: int, most: int | None
+) -> tuple[ArgmaxRound, Array]:
+    """The inverse root that holds the leaders closest together at its levels, and its values."""
+    lo, hi = ends
     kappa = 2.0 ** (math.ceil(4.0 * math.log2(hi / lo)) / 4.0)
     exact = top / np.sqrt(variance)
     wanted = _NEAR * float(exact.min() / exact.max())
     chosen: tuple[float, ArgmaxRound, Array] | None = None
     for levels in range(1, _MOST_ROOT_LEVELS + 1) if most is None else (most,):
         for candidate in _candidates(lo, kappa, power, levels, aim):
-            root = inverse_deviation(variance, candidate, 1.0)
+            root = np.asarray(inverse_deviation(variance, candidate, 1.0))
             leaders = top * root
             spread = float(leaders.min() / leaders.max())
             if chosen is None or spread > chosen[0]:
@@ -221,29 +309,14 @@ def _round(rows: _Rows, aim: _Aim, state: _State, power: int, most: int | None) 
         if chosen is not None and chosen[0] >= wanted:
             break
     assert chosen is not None
-    fitted, x = _place(chosen[1], centred * chosen[2], power, aim.headroom)
-    return fitted, _unseen(rows, aim, fitted, exact, x)
-
-
-def _unseen(rows: _Rows, aim: _Aim, r: ArgmaxRound, deviations: Array, x: Array) -> _State:
-    """What leaves a round: the seen rows, and how far leaders can lie from theirs.
-
-    A leader not seen stands at most `margin` times as many deviations out as the furthest seen, and never further than
-    sqrt(size - 1); it meets the root's error where that is worst over the domain. Downwards the square root of the
-    margin is allowed for.
-    """
-    v = np.geomspace(r.lo, r.hi, 257)
-    root = np.sqrt(v) * inverse_deviation(v, r, 1.0)
-    furthest = min(aim.margin * float(deviations.max()), math.sqrt(rows.size - 1.0))
-    over = (furthest * float(root.max()) + r.shift) ** r.power / float(x.max())
-    return _State(x, aim.margin ** (-0.5 * r.power), max(1.0, over))
+    return chosen[1], chosen[2]
 
 
 def _candidates(lo: float, kappa: float, power: int, levels: int, aim: _Aim) -> Iterator[ArgmaxRound]:
     """Every inverse root of at most these levels that converges on the domain; the deepest of each kind suffices."""
     step = aim.newton_levels
-    chord = ChordSeed(lo=lo, hi=lo * kappa)
-    yield ArgmaxRound(power=power, divisor=1.0, seed=chord, newton_count=(levels - 1) // step, newton_levels=step)
+    make = partial(ArgmaxRound, power=power, divisor=1.0, newton_levels=step)
+    yield make(seed=ChordSeed(lo=lo, hi=lo * kappa), newton_count=(levels - 1) // step)
     if levels < 3 or kappa > 1e9:
         return
     unit = fit_inverse_sqrt(1.0, kappa, solver=aim.solver, form="partial")  # the same for many lo: fitted once
@@ -251,30 +324,17 @@ def _candidates(lo: float, kappa: float, power: int, levels: int, aim: _Aim) -> 
     for newton_count in range((levels - 3) // step + 1):
         count = levels - 2 - step * newton_count
         if math.isfinite(unit.error(count, newton_count)) and unit.seed_range(count)[0] > 0.0:
-            yield ArgmaxRound(
-                power=power,
-                divisor=1.0,
-                seed=fit,
-                newton_count=newton_count,
-                goldschmidt_count=count,
-                newton_levels=step,
-            )
+            yield make(seed=fit, newton_count=newton_count, goldschmidt_count=count)
 
 
-def _place(candidate: ArgmaxRound, y: Array, power: int, headroom: float) -> tuple[ArgmaxRound, Array]:
-    """Set shift and divisor for these standardised rows; the round, and the rows that leave it."""
-    leader, lowest = y.max(axis=-1), -y.min(axis=-1)
-    shift = max(0.0, float(((_LEAD * lowest - leader) / (1.0 + _LEAD)).max()))
-    divisor = float((leader + shift).max()) / headroom
-    out = raise_to(y / divisor + shift / divisor, power)
-    fitted = ArgmaxRound(
-        power=power,
-        divisor=divisor,
-        seed=candidate.seed,
-        newton_count=candidate.newton_count,
-        goldschmidt_count=candidate.goldschmidt_count,
-        newton_levels=candidate.newton_levels,
-        shift=shift / divisor,
-        leader=float(out.max(axis=-1).min()),
-    )
-    return fitted, out
+def _left(aim: _Aim, r: ArgmaxRound, deviations: Array, leaders: Array, shapes: tuple[_Shapes, ...]) -> _State:
+    """What leaves a round: the leaders, and how far over them another can lie.
+
+    A leader not seen stands at most `margin` times as many deviations out as the furthest seen, and never further than
+    sqrt(size - 1); it meets the root's error where that is worst over the domain.
+    """
+    v = np.geomspace(r.lo, r.hi, 257)
+    root = np.sqrt(v) * inverse_deviation(v, r, 1.0)
+    furthest = min(aim.margin * float(deviations.max()), math.sqrt(aim.rows.size - 1.0))
+    over = (furthest * float(root.max()) + r.shift) ** r.power / float(leaders.max())
+    return _State(leaders, max(1.0, over), shapes)

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="option of the engine, e.g. threads=2"
     )
-    parser.add_argument("--max-temperature", type=float, metavar="T", help="of sampling (default: measured at start)")
+    parser.add_argument("--max-temperature", type=float, metavar="T", help="of sampling (default: as calibrated)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes kept per device")
     parser.add_argument(
         "--worker-memory", type=float, metavar="GIB", help="memory cap of a worker (default: 80 %% of RAM)"
@@ -169,6 +169,8 @@ def _option(text: str) -> tuple[str, Any]:
 def _serve(args: argparse.Namespace, settings: Settings, token: str | None, console: Console) -> int:
     import uvicorn
 
+    from heatfhe.server.http import bounded_protocol
+
     tls = bool(args.tls_cert and args.tls_key)
     _log_to_stderr()
     app = create_app(settings)
@@ -185,6 +187,8 @@ def _serve(args: argparse.Namespace, settings: Settings, token: str | None, cons
         access_log=False,
         server_header=False,
         ws="none",
+        http=bounded_protocol(head_seconds=20.0),
+        limit_concurrency=2048,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
         ssl_certfile=args.tls_cert if tls else None,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatfhe.client.client import Answer, Client, Conversation
-from heatfhe.client.sampling import Sampler, gumbel_noise
+from heatfhe.client.sampling import Sampler
 from heatfhe.client.trust import check_config
 from heatfhe.errors import ConfigError, MissingExtraError
 
@@ -19,7 +19,6 @@ __all__ = [
     "Conversation",
     "Sampler",
     "check_config",
-    "gumbel_noise",
     "load_keyring",
 ]
 

@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import numpy as np
 
+from heatfhe.approx import gumbel_noise
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.keys import KeyFolder
 from heatfhe.client.layout import Layout
 from heatfhe.client.link import Link
 from heatfhe.client.pending import PendingJobs
 from heatfhe.client.read import read_logits, read_token, round_to_bits
-from heatfhe.client.sampling import Sampler, fresh_generator, gumbel_noise, largest_temperature
+from heatfhe.client.sampling import Sampler, fresh_generator, largest_temperature
 from heatfhe.client.trust import check_config, key_request
 from heatfhe.engine import Keyring, KeyringFactory
 from heatfhe.errors import ConfigError, WireError
@@ -277,8 +278,8 @@ class Client:
             most = min(most, self.config.max_temperature)
             if sampler.temperature > most:
                 raise ConfigError(
-                    f"temperature {sampler.temperature:g} exceeds {most:.3g}, the most this plan's argmax allows; "
-                    "lower it or use interactive mode"
+                    f"temperature {sampler.temperature:g} exceeds {most:.3g}, the most this model's argmax was "
+                    "calibrated for; lower it, or use interactive mode"
                 )
             for _ in range(tokens):
                 row = gumbel_noise(rng, self.config.vocabulary, sampler.temperature)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.approx import gumbel_bound
 from heatfhe.errors import ConfigError
-from heatfhe.wire import gumbel_bound
 
 Real = NDArray[np.float64]
 
@@ -24,12 +24,6 @@ Real = NDArray[np.float64]
 def fresh_generator() -> np.random.Generator:
     """A generator seeded by the operating system."""
     return np.random.default_rng(secrets.randbits(256))
-
-
-def gumbel_noise(rng: np.random.Generator, vocabulary: int, temperature: float) -> Real:
-    """Temperature times Gumbel noise, one number per word, cut at temperature * gumbel_bound(vocabulary)."""
-    bound = gumbel_bound(vocabulary)
-    return np.asarray(temperature * np.clip(rng.gumbel(size=vocabulary), -bound, bound))
 
 
 def largest_temperature(noise_bound: float, vocabulary: int) -> float:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges: watch a prepared model on real sequences and calibrate its sites. torch."""
 
-from heatfhe.ranges.argmax import ORDERS, fit_argmax
+from heatfhe.ranges.argmax import MAX_TEMPERATURE, ORDERS, fit_argmax, sampled_rows
 from heatfhe.ranges.calibrate import calibrate, fit_calibration, refit
 from heatfhe.ranges.fits import RULES, FitOptions
 from heatfhe.ranges.observe import TEMPERATURES, Observation, Observer, Range, observe
 
 __all__ = [
+    "MAX_TEMPERATURE",
     "ORDERS",
     "RULES",
     "TEMPERATURES",
@@ -19,4 +20,5 @@ __all__ = [
     "fit_calibration",
     "observe",
     "refit",
+    "sampled_rows",
 ]

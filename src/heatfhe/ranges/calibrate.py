@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from heatfhe.errors import ConfigError
 from heatfhe.models import Architecture
 from heatfhe.progress import SILENT, Reporter
-from heatfhe.ranges.argmax import fit_argmax
+from heatfhe.ranges.argmax import MAX_TEMPERATURE, fit_argmax
 from heatfhe.ranges.fits import FitOptions, fit_activation_site, fit_norm, fit_softmax_site
 from heatfhe.ranges.observe import Observation, Range, Tokens, observe
 from heatfhe.records import Calibration
@@ -23,6 +25,7 @@ def calibrate(
     rule: str = "per-site",
     solver: str = "plain",
     *,
+    temperature: float = MAX_TEMPERATURE,
     reporter: Reporter = SILENT,
     **options: Any,
 ) -> Calibration:
@@ -30,13 +33,14 @@ def calibrate(
 
     ``rule="per-site"`` gives each site the smallest count that meets the tolerance on its own domain (the paper's);
     ``rule="joint"`` the cheapest counts of a norm or a softmax together, of which only the last error is seen.
-    ``solver`` is ``plain`` (the paper's) or ``relaxed``. Further options are the fields of FitOptions.
+    ``solver`` is ``plain`` (the paper's) or ``relaxed``. The argmax schedule serves sampling up to ``temperature``.
+    Further options are the fields of FitOptions.
 
     >>> calibration = calibrate(prepared, windows, 1e-4)          # doctest: +SKIP
     >>> prepared.adopt(calibration)                               # doctest: +SKIP
     """
     chosen = FitOptions(tolerance=tolerance, rule=rule, solver=solver, **options)
-    seen = observe(prepared, sequences, reporter=reporter)
+    seen = observe(prepared, sequences, temperature=temperature, reporter=reporter)
     return fit_calibration(prepared.architecture, seen, chosen, reporter=reporter)
 
 
@@ -44,6 +48,7 @@ def refit(
     prepared: Prepared,
     sequences: Iterable[Tokens],
     *,
+    temperature: float = MAX_TEMPERATURE,
     reporter: Reporter = SILENT,
     **options: Any,
 ) -> Calibration:
@@ -65,7 +70,7 @@ def refit(
     saved = switch.mode, switch.soft, switch.guards, switch.bounds, switch.push
     try:
         prepared.set_mode("training", halting="hard")  # guarded, but what is seen is what came before each clamp
-        seen = observe(prepared, sequences, mode="training", reporter=reporter)
+        seen = observe(prepared, sequences, mode="training", temperature=temperature, reporter=reporter)
     finally:
         switch.mode, switch.soft, switch.guards, switch.bounds, switch.push = saved
     deltas = {name: row.fit.delta_2 for name, row in before.softmaxes.items()}
@@ -102,7 +107,13 @@ def fit_calibration(
         activations[place.name] = fit_activation_site(place, seen.activations.get(place.name, Range()), options)
         reporter.advance("fit", site=place.name)
     argmax = (
-        fit_argmax(seen.logit_rows, weights=seen.logit_weights, margin=options.margin, solver=options.solver)
+        fit_argmax(
+            np.concatenate(seen.logit_rows),
+            weights=seen.logit_weights,
+            temperature=seen.temperature,
+            margin=options.margin,
+            solver=options.solver,
+        )
         if options.argmax
         else None
     )

@@ -19,14 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heatfhe.approx import shorten
 from heatfhe.errors import ConfigError, DataError, SiteError
 from heatfhe.models import LinearPlace
 from heatfhe.progress import SILENT, Reporter
-from heatfhe.ranges.argmax import shorten
+from heatfhe.ranges.argmax import MAX_TEMPERATURE, sampled_rows
 from heatfhe.sites import Mode, Prepared
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
-_ROWS = 2048  # rows of logits kept, in short, for the argmax schedule
+_ROWS = 1024  # rows of logits kept, in short, for the argmax schedule, each with its noisy copies
 
 Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
 
@@ -55,7 +56,10 @@ class Range:
 
 @dataclass
 class Observation:
-    """Everything calibration needs of the data: ranges by name, magnitudes, a sample of logit rows."""
+    """Everything calibration needs of the data: ranges by name, magnitudes, a sample of logit rows.
+
+    Each of ``logit_rows`` holds a row in short, and the same with sampling noise up to ``temperature``.
+    """
 
     norms: dict[str, Range] = field(default_factory=dict)
     scores: dict[str, Range] = field(default_factory=dict)
@@ -64,8 +68,9 @@ class Observation:
     squares: dict[str, Range] = field(default_factory=dict)
     activations: dict[str, Range] = field(default_factory=dict)
     magnitudes: dict[str, float] = field(default_factory=dict)
-    logit_rows: list[NDArray[np.float64]] = field(default_factory=list)
-    logit_weights: NDArray[np.float64] | None = None
+    logit_rows: list[NDArray[np.floating]] = field(default_factory=list)
+    logit_weights: NDArray[np.floating] | None = None
+    temperature: float = 0.0
     logit_stride: int = 1
     logit_seen: int = 0
     context: int = 0
@@ -132,12 +137,17 @@ def observe(
     sequences: Iterable[Tokens],
     *,
     mode: Mode = "exact",
+    temperature: float = MAX_TEMPERATURE,
     reporter: Reporter = SILENT,
     total: int | None = None,
 ) -> Observation:
-    """Run sequences (each (T,) or (B, T)) and return what was seen; exact nonlinearities unless told otherwise."""
+    """Run sequences (each (T,) or (B, T)) and return what was seen; exact nonlinearities unless told otherwise.
+
+    ``temperature`` is the highest that the argmax shall sample at: logits are kept with noise up to it.
+    """
     observer = Observer(prepared)
-    seen = observer.seen
+    seen, rng = observer.seen, np.random.default_rng(0)
+    seen.temperature = temperature
     hooks = [
         prepared.model.get_submodule(place.path).register_forward_hook(_branch(observer, place))
         for place in prepared.architecture.linears
@@ -150,7 +160,7 @@ def observe(
                 batch = _checked(prepared, sequence)
                 logits = prepared.logits(batch, mode=mode)
                 observer.magnitude("logits", logits)
-                _keep_rows(seen, logits)
+                _keep_rows(seen, logits, rng)
                 seen.context = max(seen.context, batch.shape[-1])
                 seen.sequences += batch.shape[0]
                 reporter.advance("observe", sequences=seen.sequences)
@@ -188,11 +198,12 @@ def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
     return batch
 
 
-def _keep_rows(seen: Observation, logits: Tensor) -> None:
+def _keep_rows(seen: Observation, logits: Tensor, rng: np.random.Generator) -> None:
     """Keep every logit_stride-th row of the stream; when there are too many, drop every other and double the stride."""
     for row in logits.reshape(-1, logits.shape[-1]):
         if seen.logit_seen % seen.logit_stride == 0:
-            short, seen.logit_weights = shorten(row.double().cpu().numpy())
+            rows = sampled_rows(row.double().cpu().numpy(), seen.temperature, rng)
+            short, seen.logit_weights = shorten(rows)
             seen.logit_rows.append(short)
         seen.logit_seen += 1
         if len(seen.logit_rows) > _ROWS:

@@ -33,8 +33,7 @@ class ClientBook:
         with self._lock:
             rows = self._read()
             rows[client] = {"sha256": _hash(token), "created": int(time.time())}
-            write_json(self._path, KIND, VERSION, {"clients": rows})
-            self._path.chmod(0o600)
+            self._write(rows)
         return token
 
     def remove(self, client: str) -> bool:
@@ -43,7 +42,7 @@ class ClientBook:
             rows = self._read()
             known = rows.pop(client, None) is not None
             if known:
-                write_json(self._path, KIND, VERSION, {"clients": rows})
+                self._write(rows)
             return known
 
     def clients(self) -> tuple[str, ...]:
@@ -63,6 +62,10 @@ class ClientBook:
                 self._stamp = stamp
             # A dictionary keyed by the hash: its timing speaks of the hash of what the caller sent, not of any token.
             return self._by_hash.get(_hash(token))
+
+    def _write(self, rows: dict[str, dict[str, object]]) -> None:
+        write_json(self._path, KIND, VERSION, {"clients": rows})
+        self._path.chmod(0o600)
 
     def _read(self) -> dict[str, dict[str, object]]:
         if not self._path.exists():

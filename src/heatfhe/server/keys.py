@@ -20,7 +20,8 @@ from typing import Any
 
 from heatfhe.errors import FileFormatError, MissingKeyError
 from heatfhe.files import file_digest, read_json, write_json
-from heatfhe.server.disk import append, disk_errors, folder_bytes, need_room
+from heatfhe.server.disk import append, disk_errors
+from heatfhe.server.quota import Quota
 from heatfhe.wire import KeyManifest, Refusal, looks_secret, name_is_secret
 
 KIND, VERSION = "heatfhe-key-set", 1
@@ -57,8 +58,8 @@ class KeySetStatus:
 class KeyStore:
     """Key sets of every client below one folder."""
 
-    def __init__(self, folder: Path, *, quota: int, most: int, reserve: int) -> None:
-        self._folder, self._quota, self._most, self._reserve = folder, quota, most, reserve
+    def __init__(self, folder: Path, *, quota: Quota, most: int) -> None:
+        self._folder, self._quota, self._most = folder, quota, most
         self._lock = threading.RLock()
 
     def register(self, client: str, manifest: KeyManifest, *, now: float) -> KeySetStatus:
@@ -82,15 +83,8 @@ class KeyStore:
                     raise Refusal(
                         "quota", f"this client already has {self._most} key sets", "delete one: DELETE /v1/keysets/{id}"
                     )
-                have = folder_bytes(self._folder / client)
                 fresh = sum(k.size for k in manifest.keys if not self._blob(client, k.sha256).exists())
-                if have + fresh > self._quota:
-                    raise Refusal(
-                        "quota",
-                        f"{fresh} bytes of keys do not fit: {have} of {self._quota} are used",
-                        "delete a key set or a session",
-                    )
-                need_room(self._folder, fresh, reserve=self._reserve)
+                self._quota.check(client, fresh)
                 with disk_errors():
                     for sub in ("keysets", "blobs", "partial"):
                         (self._folder / client / sub).mkdir(parents=True, exist_ok=True)
@@ -150,7 +144,7 @@ class KeyStore:
                 raise Refusal("bad_message", "the chunk does not match its hash", "send it again", facts={"have": have})
             if have == 0 and looks_secret(chunk):
                 raise _secret()
-            need_room(self._folder, len(chunk), reserve=self._reserve)
+            self._quota.check(client, len(chunk))
             have = append(partial, chunk)
             if have == entry.size:
                 self._finish(client, sha256, partial)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from heatfhe.approx import gumbel_bound
 from heatfhe.circuit import Circuit, Embed
 from heatfhe.engine import Decode, key_request, load_engine
 from heatfhe.errors import ConfigError, WireError
@@ -16,9 +17,8 @@ from heatfhe.planning import Plan
 from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings
-from heatfhe.server.temperature import largest_temperature
 from heatfhe.server.work import Tick
-from heatfhe.wire import Message, ModelConfig, Price, gumbel_bound
+from heatfhe.wire import Message, ModelConfig, Price
 
 _DTYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
 
@@ -39,13 +39,6 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
     sample = plan.programs.get("sample")
     bundle = make_bundle(plan, circuit)
     noise_bound = float(circuit.calibration.magnitudes.get("logits", 0.0)) if sample is not None else 0.0
-    temperature = 0.0
-    if sample is not None:
-        cut = gumbel_bound(plan.shape.vocabulary)
-        measured = source.max_temperature is None
-        temperature = (
-            largest_temperature(circuit, cut=cut, noise_bound=noise_bound) if measured else source.max_temperature
-        ) or 0.0
     config = ModelConfig(
         model=source.name,
         engine=engine,
@@ -69,7 +62,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         context=plan.context,
         bundle=hashlib.sha256(bundle).hexdigest(),
         noise_bound=noise_bound,
-        max_temperature=temperature,
+        max_temperature=highest_temperature(circuit, noise_bound, source.max_temperature),
         price=Price(
             seconds_per_prompt_token=plan.program("prompt").predicted_seconds,
             seconds_per_token=generate.predicted_seconds,
@@ -90,6 +83,14 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         "options": dict(source.options),
     }
     return ServedModel(config=config, bundle=bundle, opening=opening)
+
+
+def highest_temperature(circuit: Circuit, noise_bound: float, allowed: float | None = None) -> float:
+    """Up to which temperature a model samples: as its argmax was calibrated for, as its noise fits, as is allowed."""
+    argmax = circuit.calibration.argmax
+    stated = 0.0 if argmax is None else argmax.temperature
+    fits = noise_bound / gumbel_bound(circuit.shape.vocabulary)
+    return min(stated, fits, stated if allowed is None else allowed)
 
 
 def make_bundle(plan: Plan, circuit: Circuit) -> bytes:

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Security
 from fastapi import Path as PathParameter
-from fastapi.concurrency import run_in_threadpool
+from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 
 from heatfhe.server import describe as d
 from heatfhe.server.disk import disk_errors
 from heatfhe.server.jobs import ENDED, Job
-from heatfhe.server.service import Service, remove_upload
+from heatfhe.server.service import Service
 from heatfhe.wire import MEDIA_TYPE, Fields, JobHead, KeyManifest, MessageScanner, Refusal, strict_json
 
 _BEARER = HTTPBearer(auto_error=False, description="the token of one client")
@@ -146,16 +146,13 @@ def make_router(service: Service) -> APIRouter:
         record = await act(service.sessions.get, client, session)
         length = _length(request, d.MESSAGE)
         scanner = MessageScanner(service.limits(service.by_config(record.config_id)), kinds=("job",), length=length)
-        upload = await act(service.incoming, client, length)
-        try:
+        async with contextmanager_in_threadpool(service.incoming(client, length)) as upload:
             head = await _spool(request, scanner, upload, lambda h: service.check_job(client, session, h))
             job, fresh = await act(
                 lambda: service.submit(
                     client, session, head, upload=upload, digest=scanner.digest, idempotency=idempotency_key
                 )
             )
-        finally:
-            remove_upload(upload)
         return JSONResponse(job.as_json(), status_code=202 if fresh else 200)
 
     async def list_jobs(request: Request, token: Token) -> JSONResponse:
@@ -185,6 +182,8 @@ def make_router(service: Service) -> APIRouter:
             raise Refusal("rate", f"{_LISTENERS} event streams are open", "close one first", retry_after=5)
 
         async def stream() -> AsyncIterator[bytes]:
+            if listeners[client] >= _LISTENERS:  # others began between the check above and here
+                return
             listeners[client] += 1
             try:
                 async for line in _events(service, found, client):

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import ConfigError
 from heatfhe.server.auth import ClientBook
-from heatfhe.server.disk import folder_bytes, need_room
 from heatfhe.server.dispatch import Dispatcher
 from heatfhe.server.events import EventHub
 from heatfhe.server.jobs import ACTIVE, Job, JobStore
@@ -26,6 +25,7 @@ from heatfhe.server.metrics import Metrics
 from heatfhe.server.models import ServedModel, admit
 from heatfhe.server.pool import Device
 from heatfhe.server.queue import FairQueue
+from heatfhe.server.quota import INCOMING, Quota
 from heatfhe.server.sessions import Session, SessionStore
 from heatfhe.server.settings import Settings
 from heatfhe.server.work import units
@@ -45,12 +45,8 @@ class Service:
         self.home.mkdir(parents=True, exist_ok=True)
         settings.folder.chmod(0o700)
         self.book = ClientBook(settings.folder / "clients.json")
-        self.keys = KeyStore(
-            self.home,
-            quota=settings.client_bytes,
-            most=settings.key_sets_per_client,
-            reserve=settings.reserve_bytes,
-        )
+        self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes)
+        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client)
         self.sessions = SessionStore(self.home, most=settings.sessions_per_client)
         self.jobs, self.events, self.metrics = JobStore(self.home), EventHub(), Metrics()
         self.queue = FairQueue(most=settings.queue_jobs, most_per_client=settings.queue_jobs_per_client)
@@ -73,7 +69,7 @@ class Service:
             fcntl.flock(self._lock_file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
             raise ConfigError(f"{self.settings.folder}: another server uses this folder; stop it first") from err
-        for incoming in self.home.glob("*/incoming"):
+        for incoming in self.home.glob(f"*/{INCOMING}"):
             shutil.rmtree(incoming, ignore_errors=True)
         self.dispatcher.start()
         self._sweeper.start()
@@ -157,19 +153,17 @@ class Service:
             total_bytes=most,
         )
 
-    def incoming(self, client: str, size: int) -> Path:
-        """Where an upload of a job may be written, once there is room and quota for it."""
-        need_room(self.home, size, reserve=self.settings.reserve_bytes)
-        used = folder_bytes(self.home / client)
-        if used + size > self.settings.client_bytes:
-            raise Refusal(
-                "quota",
-                f"{size} bytes do not fit: {used} of {self.settings.client_bytes} are used",
-                "delete sessions or key sets",
-            )
-        folder = self.home / client / "incoming"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / secrets.token_hex(16)
+    @contextmanager
+    def incoming(self, client: str, size: int) -> Iterator[Path]:
+        """Where an upload of a job may be written, once there is room and quota for it; what is left there goes."""
+        with self.quota.hold(client, size):
+            folder = self.home / client / INCOMING
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / secrets.token_hex(16)
+            try:
+                yield path
+            finally:
+                path.unlink(missing_ok=True)
 
     def check_job(self, client: str, session: str, head: JobHead) -> tuple[ServedModel, Session]:
         """Refuse a job from its header alone, before a ciphertext is read."""
@@ -276,6 +270,8 @@ class Service:
             "session_folder": str(self.sessions.folder(job.client, job.session)),
             "pending": job.pending,
             "seconds_per_unit": model.config.price.seconds_per_token,
+            "client_folder": str(self.home / job.client),
+            "client_bytes": self.settings.client_bytes,
         }
         return (session.config_id, job.client, session.key_set), opening, order
 
@@ -301,11 +297,3 @@ class Service:
         for client, key_set in self.keys.expire(now=now, after=s.key_seconds, keep=needed):
             for device in self._devices:
                 device.drop_where(lambda key, owner=(client, key_set): key[1:] == owner)  # type: ignore[misc]
-
-
-def remove_upload(path: Path) -> None:
-    """Drop an upload that did not become a job."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return

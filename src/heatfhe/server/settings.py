@@ -22,7 +22,7 @@ _POSITIVE = (
 class ModelSource:
     """One model to serve: a plan and the circuit it belongs to, with options for its engine.
 
-    ``max_temperature`` None is measured when the model is loaded: what its argmax schedule holds.
+    ``max_temperature`` lowers what clients may sample at; None is what the circuit's argmax was calibrated for.
     """
 
     name: str

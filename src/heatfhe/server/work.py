@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from heatfhe.errors import WireError
 from heatfhe.files import atomic_write
 from heatfhe.server.journal import Journal, Snapshot
+from heatfhe.server.quota import client_bytes, over_quota
 from heatfhe.wire import JobHead, JobOutput, MessageFile
 
 Tick = Callable[[int, int], None]  # bootstraps done, bootstraps in all
@@ -77,6 +78,14 @@ class Assignment:
     session_folder: Path
     pending: bool
     seconds_per_unit: float
+    client_folder: Path
+    client_bytes: int
+
+    def need_room(self, size: int) -> None:
+        """Refuse to store what the client's quota does not hold."""
+        used = client_bytes(self.client_folder)
+        if used + size > self.client_bytes:
+            raise over_quota(size, used, self.client_bytes)
 
 
 def perform(
@@ -113,21 +122,17 @@ def perform(
                 assert unit.step is not None
                 noise = tuple(message.block(name) for name in request.noise_blocks(unit.step))
                 outputs = runner.generate(token, noise, position, tick)
-            position, spent = position + 1, spent + 1
+            position, spent, values = position + 1, spent + 1, runner.values()
+            task.need_room(sum(map(len, outputs)) + sum(map(len, values.values())))
             if unit.step is not None:
                 ready = unit.step + 1
                 result = JobOutput(plan=request.plan, job=task.job, step=unit.step, outputs=outputs)
                 with atomic_write(task.job_folder / f"output-{unit.step:04d}") as f:
                     f.write(result.pack())
-            journal.write(
-                Snapshot(
-                    position=position,
-                    pending=unit.kind == "generate",
-                    job=task.job,
-                    units=index + 1,
-                    values=runner.values(),
-                )
+            after = Snapshot(
+                position=position, pending=unit.kind == "generate", job=task.job, units=index + 1, values=values
             )
+            journal.write(after)
             emit({"unit": index + 1, "units": len(plan), "outputs": ready})
 
 

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from heatfhe.errors import HeatError, MissingKeyError, WireError
 from heatfhe.server.wall import close_wall
 from heatfhe.server.work import Assignment, CancelledWork, Runner, perform
-from heatfhe.wire import Limits, MessageFile
+from heatfhe.wire import Limits, MessageFile, Refusal
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -84,6 +84,8 @@ def _run(runner: Runner, order: dict[str, Any], orders: _Orders, emit: Any, limi
         session_folder=Path(order["session_folder"]),
         pending=order["pending"],
         seconds_per_unit=order["seconds_per_unit"],
+        client_folder=Path(order["client_folder"]),
+        client_bytes=order["client_bytes"],
     )
     try:
         message = MessageFile(task.job_folder / "request.bin", limits, kinds=("job",))
@@ -96,6 +98,8 @@ def _run(runner: Runner, order: dict[str, Any], orders: _Orders, emit: Any, limi
 
 
 def _code(err: BaseException) -> str:
+    if isinstance(err, Refusal):
+        return err.code
     if isinstance(err, MissingKeyError):
         return "key_mismatch"
     if isinstance(err, WireError):

@@ -12,7 +12,6 @@ from heatfhe.wire.messages import (
     ModelConfig,
     Price,
     ciphertext_limit,
-    gumbel_bound,
     job_limits,
 )
 from heatfhe.wire.refusal import STATUS, Refusal
@@ -39,7 +38,6 @@ __all__ = [
     "Refusal",
     "TooLargeError",
     "ciphertext_limit",
-    "gumbel_bound",
     "is_name",
     "job_limits",
     "looks_secret",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -322,18 +321,6 @@ class JobOutput:
         )
         f.done()
         return result
-
-
-def gumbel_bound(vocabulary: int) -> float:
-    """Where |G| is cut.
-
-    Domain  vocabulary >= 2.
-    Bound   a draw differs from uncut Gumbel with probability at most vocabulary * exp(-bound) = exp(-7) < 0.1 %
-            (union over words; P(G > b) = 1 - exp(-exp(-b)) <= exp(-b); G < -bound never happens in float64).
-    Depth   0.
-    Source  Gumbel 1954; the union bound.
-    """
-    return math.log(vocabulary) + 7.0
 
 
 def ciphertext_limit(params: Params) -> int:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much disk one client may fill: asked before every byte that is kept, uploads on their way included."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from heatfhe.server.disk import folder_bytes, need_room
+from heatfhe.wire import Refusal
+
+INCOMING = "incoming"  # uploads on their way; they count by what they were announced with
+
+
+def client_bytes(folder: Path) -> int:
+    """Bytes a client's folder holds, without uploads on their way."""
+    return folder_bytes(folder) - folder_bytes(folder / INCOMING)
+
+
+def over_quota(size: int, used: int, most: int) -> Refusal:
+    """The refusal for bytes that do not fit."""
+    return Refusal("quota", f"{size} bytes do not fit: {used} of {most} are used", "delete sessions or key sets")
+
+
+class Quota:
+    """The share of every client below one folder, and the free bytes that the disk must keep."""
+
+    def __init__(self, folder: Path, *, most: int, reserve: int) -> None:
+        self._folder, self._most, self._reserve = folder, most, reserve
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def check(self, client: str, size: int) -> None:
+        """Refuse bytes that this client, or the disk, has no room for."""
+        with self._lock:
+            self._check(client, size)
+
+    @contextmanager
+    def hold(self, client: str, size: int) -> Iterator[None]:
+        """Set bytes aside while an upload of this size is on its way: uploads at once cannot share the same room."""
+        with self._lock:
+            self._check(client, size)
+            self._held[client] += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held[client] -= size
+
+    def _check(self, client: str, size: int) -> None:
+        used = client_bytes(self._folder / client) + self._held[client]
+        if used + size > self._most:
+            raise over_quota(size, used, self._most)
+        need_room(self._folder, size + self._held.total(), reserve=self._reserve)
