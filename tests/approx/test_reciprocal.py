@@ -50,7 +50,9 @@ RELAXED = {  # domain [1, 10]: planned for 0 .. 3 iterations
 }
 OUTSIDE = {  # domain [1, 10]: |1 - d y|, plain at counts 2, 4, 6, 8, relaxed at 1, 2, 3, 4
     0.1: (8.003e-01, 4.103e-01, 2.833e-02, 6.444e-07, 8.793e-01, 7.708e-01, 5.942e-01, 3.530e-01),
+    0.5: (2.985e-01, 7.935e-03, 0.0, 0.0, 4.806e-01, 2.228e-01, 4.958e-02, 2.459e-03),
     0.9: (9.040e-02, 6.677e-05, 0.0, 0.0, 1.993e-01, 2.954e-02, 8.166e-04, 6.653e-07),
+    10.5: (2.985e-01, 7.935e-03, 0.0, 0.0, 4.806e-01, 2.228e-01, 4.958e-02, 2.459e-03),
     10.9: (8.003e-01, 4.103e-01, 2.833e-02, 6.444e-07, 8.793e-01, 7.708e-01, 5.942e-01, 3.530e-01),
     11.1: (1.240e00, 2.361e00, 3.106e01, 9.311e05, 1.130e00, 1.279e00, 1.637e00, 2.679e00),
     12.0: (6.493e00, 1.777e03, 9.974e12, 9.896e51, 2.772e00, 7.757e00, 6.018e01, 3.621e03),
@@ -69,6 +71,8 @@ def test_seed_and_counts_match_the_table(kappa: float) -> None:
         assert plain.seed_error == pytest.approx(seed, rel=1e-7)
         found = [(plain.smallest_count(10.0**-k), relaxed.smallest_count(10.0**-k)) for k in (1, 2, 3, 4)]
         assert found == counts
+        levels = [reciprocal(Traced(lo), fit, k).spent for fit, k in zip((plain, relaxed), counts[3])]
+        assert levels == [2 + k for k in counts[3]]
 
 
 @pytest.mark.parametrize("kappa", MEASURED)
