@@ -35,7 +35,8 @@ TOKENS = int(os.environ.get("TOKENS", "3"))
 SHARE = os.environ.get("SHARE", "1")
 ENCRYPTED_POSITIONS = {"native": 6, "openfhe": 2}
 """Positions decoded under encryption for the figure of fidelity: about half a minute of two cores."""
-DRIFT = ("--windows", 8, "--positions", 32)
+DRIFT_WINDOWS, DRIFT_POSITIONS, DRIFT_NOISE = 8, 32, 1e-5
+"""Noise of the second pair of drift curves: some hundred times a toy set's own, where circuits begin to differ."""
 
 
 class Demo:
@@ -275,17 +276,22 @@ def look(demo: Demo, answer: dict[str, Any], seen: bytes, prompt: list[int]) -> 
         print(f"  {a:<8s} {b:<52s} {c:<10s} {d}")
     print("  64 bytes from the middle of the first ciphertext:")
     print("\n".join(f"    {line}" for line in lines) + "\n", flush=True)
-    return {"server": {"facts": server, "hex": "\n".join(lines)}, "client": {"facts": client}}
+    words = {"prompt": PROMPT, "answer": answer["text"]}
+    return {"server": {"facts": server, "hex": "\n".join(lines)}, "client": {"facts": client, **words}}
 
 
 def compare_logits(demo: Demo, folder: Path) -> None:
     """Logits by position: decoded under encryption, and both circuits under refresh noise on the clear engine."""
     options = ["--params", demo.params, "--threads", os.cpu_count() or 1]
+    options += ["--costs", demo.out / f"costs-{demo.params}.json"]
     count = ENCRYPTED_POSITIONS[demo.engine]
     where = demo.out / f"fidelity-{demo.engine}"
     found = demo.heat("evaluate", folder, "--engine", demo.engine, *options, "--positions", count, "--out", where,
                       python=demo.serving)["evaluations"][0]["fidelity"]  # fmt: skip
-    rows = demo.heat("drift", default_circuit("calibrated"), folder, "--params", demo.params, *DRIFT)
+    rows = []
+    for noise in ([], ["--sigma", DRIFT_NOISE]):
+        sizes = ["--windows", DRIFT_WINDOWS, "--positions", DRIFT_POSITIONS, *noise, "--quiet"]
+        rows += demo.heat("drift", default_circuit("calibrated"), folder, "--params", demo.params, *sizes)
     (demo.out / "drift.json").write_text(json.dumps(rows))
     words = f"{count} positions decoded under encryption: top token as in the clear at {found['top1']:.0%}"
     demo.done("fidelity", f"{words}, KL {found['kl']:.1g}; drift under refresh noise simulated")

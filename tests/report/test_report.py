@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heatfhe.circuit import Circuit
 from heatfhe.cli import main
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.planning import cost_table
@@ -125,6 +127,34 @@ def test_figures_carry_the_circuits_numbers(found: Material) -> None:
     assert sum(r[4] for r in priced.rows if r[1] == "heat") == pytest.approx(found.plans[1].seconds)
     assert sum(r[2] for r in priced.rows if r[1] == "heat") == found.plans[1].bootstraps
     assert 'class="hatched"' in priced.svg
+
+
+def test_large_numbers_compare_the_first_circuit_with_the_last(page: str, found: Material) -> None:
+    tiles = re.search(r'<ul class="tiles">.*?</ul>', page, flags=re.S)
+    assert tiles is not None
+    full, fewer = (sum(c.iterations().values()) for c in found.circuits)
+    assert f'<span class="was">{full} → </span><span class="now">{fewer}</span>' in tiles.group()
+
+
+def test_a_circuit_keeps_its_colour_and_a_noise_its_dash(found: Material) -> None:
+    twice = replace(found, drifts=[*found.drifts, {**found.drifts[0], "sigma": 1e-2}])
+    page = render(twice, title="t", versions=[], commands=[])
+    drift = page[page.index('<section id="drift"') : page.index('<section id="parameters"')]
+    assert 'class="line s1 d0"' in drift  # heat is the second circuit
+    assert 'class="line s1 d1"' in drift
+    assert "heat, noise 0.0001" in drift
+    assert "heat, noise 0.01" in drift
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    first, second = save_circuits(tmp_path)
+    for name, source in (("a", first), ("b", second)):
+        replace(Circuit.load(source), name="default-heat").save(tmp_path / name / "circuit")
+    found = gather([tmp_path / "a" / "circuit", tmp_path / "b"], params=preset(PARAMS), costs=cost_table("unit"))
+    assert [c.name for c in found.circuits] == ["default-heat", "default-heat (b)"]
+    assert [p.name for p in found.plans] == ["default-heat", "default-heat (b)"]
+    page = render(found, title="t", versions=[], commands=[])
+    assert "not planned" not in page
 
 
 def test_training_log_survives_a_half_line(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any, NoReturn
 
 import heatfhe
 from heatfhe.cli.console import Console
-from heatfhe.errors import ConfigError, HeatError, MissingExtraError, WireError
+from heatfhe.errors import HeatError, MissingExtraError, WireError
 
 __all__ = ["main"]
 
@@ -48,11 +49,30 @@ EXIT_CODES = """exit codes:
   4  server and client do not agree (version, digest, size)
   130  interrupted; nothing is lost"""
 EXAMPLES = """examples:
-  heat doctor
-  heat inspect default
-  heat plan default --params insecure-native-12
-  heat generate --local --tokens 4 "Once upon a time"
+  heat doctor                                              what works on this machine
+  heat train my-gpt2 --text corpus.txt -o out/mine         model owner: learn shallow solvers
+  heat plan default --params insecure-native-12            operator: what will a token cost?
+  heat generate --local --tokens 4 "Once upon a time"      client: ask, privately, with a toy server beside you
 """
+COMPLETION = """every command takes --json (for scripts), --quiet (no text, no progress) and --help; NO_COLOR is kept.
+
+tab completion:
+  heat completion bash > ~/.local/share/bash-completion/completions/heat
+  heat completion zsh > ~/.heat.zsh         and in ~/.zshrc, after compinit: source ~/.heat.zsh
+  heat completion fish > ~/.config/fish/completions/heat.fish"""
+EXTRAS = {
+    "torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native",
+    "cryptography": "native", "fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe",
+}  # fmt: skip
+"""The extra that brings an optional package."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line that ends with what to do."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,62 +85,72 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] in ("-V", "--version"):
         print(f"heatfhe {heatfhe.__version__}")
         return 0
-    if arguments[0] == "completion":
-        print(_completion())
-        return 0
     name = arguments[0]
+    if name == "completion":
+        return _complete(arguments[1:])
     if not any(name in group for group in GROUPS.values()):
-        parser.error(f"unknown command {name!r}; heat --help lists them")
+        parser.error(f"unknown command {name!r}")
     return _run(name, arguments[1:])
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
-    as_json, quiet = "--json" in arguments, "--quiet" in arguments
-    console = Console(quiet=quiet, as_json=as_json)
+    console = Console(quiet="--quiet" in arguments, as_json="--json" in arguments)
     try:
         module = import_module(f"heatfhe.cli.{name.replace('-', '_')}")
-        parser = argparse.ArgumentParser(
-            prog=f"heat {name}",
-            description=module.HELP,
-            epilog=f"examples:\n{module.EXAMPLES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON for scripts instead of text")
-        parser.add_argument("--quiet", action="store_true", help="no text and no progress")
-        module.add_arguments(parser)
-        code: int = module.run(parser.parse_args(arguments), console)
+        code: int = module.run(_command(name, module).parse_args(arguments), console)
         return code
     except KeyboardInterrupt:
         print("interrupted; start the same command again to go on", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        return 0
     except MissingExtraError as err:
         return _fail(err, 3)
-    except ConfigError as err:
-        return _fail(err, 1)
     except WireError as err:
         return _fail(err, 4)
     except HeatError as err:
         return _fail(err, 1)
     except ModuleNotFoundError as err:
-        extra = {
-            "torch": "train",
-            "transformers": "train",
-            "datasets": "train",
-            "accelerate": "train",
-            "numba": "native",
-        }
-        extra |= {
-            "fastapi": "serve",
-            "uvicorn": "serve",
-            "matplotlib": "report",
-            "openfhe": "openfhe",
-            "cryptography": "native",
-        }
-        if err.name is None or err.name.split(".")[0] not in extra:
+        package = (err.name or "").split(".")[0]
+        if package not in EXTRAS:
             raise
-        return _fail(MissingExtraError(extra[err.name.split(".")[0]], needed_by=f"heat {name}"), 3)
-    except BrokenPipeError:
-        return 0
+        return _fail(MissingExtraError(EXTRAS[package], needed_by=f"heat {name}"), 3)
+    except OSError as err:
+        if err.filename is None:
+            raise
+        return _fail(HeatError(f"{err.filename}: {err.strerror}; check the path, its permissions and free space"), 1)
+
+
+def _command(name: str, module: Any) -> Parser:
+    """The parser of one command."""
+    parser = Parser(
+        prog=f"heat {name}",
+        description=module.HELP,
+        epilog=f"examples:\n{module.EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts instead of text")
+    parser.add_argument("--quiet", action="store_true", help="no text and no progress")
+    module.add_arguments(parser)
+    return parser
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Print a completion script; a command whose extra is absent is completed without its options."""
+    from heatfhe.cli.completion import Command, options_of, script
+
+    found = {}
+    for name, words in (pair for group in GROUPS.values() for pair in group.items()):
+        try:
+            options = options_of(_command(name, import_module(f"heatfhe.cli.{name.replace('-', '_')}")))
+        except ModuleNotFoundError:
+            options = ()
+        found[name] = Command(words, options)
+    try:
+        print(script(arguments[0] if arguments else "bash", found))
+    except HeatError as err:
+        return _fail(err, 2)
+    return 0
 
 
 def _fail(err: HeatError, code: int) -> int:
@@ -128,21 +158,17 @@ def _fail(err: HeatError, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     lines = []
     for role, commands in GROUPS.items():
         lines.append(f"{role}:")
         lines += [f"  {name:<14}{text}" for name, text in commands.items()]
         lines.append("")
-    return argparse.ArgumentParser(
+    return Parser(
         prog="heat",
         usage="heat COMMAND [options]       (heat COMMAND --help for each)",
-        description="Transformer language models under fully homomorphic encryption.\n\n" + "\n".join(lines) + EXAMPLES,
-        epilog=EXIT_CODES + '\n\ntab completion: eval "$(heat completion)"',
+        description="Transformer language models under fully homomorphic encryption.\n\n"
+        + "\n".join([*lines, EXAMPLES]),
+        epilog=f"{EXIT_CODES}\n\n{COMPLETION}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-
-
-def _completion() -> str:
-    names = " ".join(name for group in GROUPS.values() for name in group)
-    return f"complete -W '{names}' -o default heat"

@@ -21,7 +21,7 @@ class Console:
     ) -> None:
         self.quiet, self.as_json = quiet, as_json
         self._out, self._err = out or sys.stdout, err or sys.stderr
-        self.color = self._out.isatty() and "NO_COLOR" not in os.environ
+        self.color = self._out.isatty() and not os.environ.get("NO_COLOR")
 
     @property
     def reporter(self) -> Reporter:

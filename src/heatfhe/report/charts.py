@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatfhe.report.gather import CircuitFacts, PlanFacts, TrainingFacts, telling_sites
-from heatfhe.report.svg import SERIES, Axis, Drawing, chart_lines, number
+from heatfhe.report.svg import SERIES, Axis, Drawing, Series, chart_lines, number
 
 FAMILY_WORDS = {
     "norm_goldschmidt": "norms, Goldschmidt",
@@ -102,63 +102,73 @@ def depth_map(circuits: Sequence[CircuitFacts]) -> Figure:
 
 
 def distributions(run: TrainingFacts, number_of_run: int) -> list[Figure]:
-    """How a site's distribution over counts moved during training: the most telling site of each family."""
-    out = []
-    for index, site in enumerate(telling_sites(run)):
-        rows = [(line["step"], line["p"][site], line["modes"][site]) for line in run.distributions if site in line["p"]]
-        top = max((k for _, p, _ in rows for k, v in enumerate(p) if v >= 0.005), default=1)
-        d = Drawing(760, 250)
-        across = Axis(lo=rows[0][0], hi=max(rows[-1][0], rows[0][0] + 1), start=70, end=730)
-        up = Axis(lo=-0.5, hi=top + 0.5, start=190, end=36)
-        wide = 660 / max(1, len(rows) - 1)
-        tall = (190 - 36) / (top + 1)
-        for step, p, _ in rows:
+    """How distributions over counts moved during training: the most telling site of each family, a panel each."""
+    sites = telling_sites(run)
+    if not sites:
+        return []
+    tall, wide = 130.0, 300.0
+    d = Drawing(760, (len(sites) + 1) // 2 * (tall + 78) + 30)
+    words, rows = [], []
+    for index, site in enumerate(sites):
+        found = [(r["step"], r["p"][site], r["modes"][site]) for r in run.distributions if site in r["p"]]
+        left, upper = 60 + (index % 2) * 375.0, 34 + (index // 2) * (tall + 78)
+        top = max((k for _, p, _ in found for k, v in enumerate(p) if v >= 0.005), default=1)
+        across = Axis(lo=found[0][0], hi=max(found[-1][0], found[0][0] + 1), start=left, end=left + wide)
+        up = Axis(lo=-0.5, hi=top + 0.5, start=upper + tall, end=upper)
+        step_wide, count_tall = wide / len(found), tall / (top + 1)
+        for i, (_, p, _) in enumerate(found):
             for k, value in enumerate(p[: top + 1]):
                 if value >= 0.005:
-                    d.rect(across(step), up(k) - tall / 2, wide, tall, "fill s0", opacity=value)
-        for k in range(0, top + 1, max(1, top // 6)):
-            d.text(62, up(k) + 4, str(k), anchor="end")
-        d.polyline([(across(s) + wide / 2, up(m)) for s, _, m in rows], "line s1")
-        d.text(30, 24, "count")
-        d.bottom_axis(across, 190, "update")
-        d.legend(["probability (darker is more)", "most likely count"], 70, 242)
-        (first, _, before), (last, _, after) = rows[0], rows[-1]
-        words = f"{site} in {run.name}: most likely count {before} at update {first}, {after} at {last}"
-        key = f"distribution-{number_of_run}-{index}"
-        out.append(
-            Figure(
-                key=key,
-                caption=f"{run.name}: the distribution of {site} over training",
-                words=words,
-                svg=d.render(key, f"Distribution of {site}", words),
-                headers=("update", "most likely", *(f"p({k})" for k in range(top + 1))),
-                rows=tuple((s, m, *(round(v, 3) for v in p[: top + 1])) for s, p, m in rows),
-            )
+                    d.rect(
+                        left + i * step_wide, up(k) - count_tall / 2, step_wide, count_tall, "fill s0", opacity=value
+                    )
+        for k in range(0, top + 1, max(1, top // 4)):
+            d.text(left - 8, up(k) + 4, str(k), anchor="end")
+        d.polyline([(left + (i + 0.5) * step_wide, up(m)) for i, (_, _, m) in enumerate(found)], "line s1 d0")
+        d.text(left - 30, upper - 10, f"count at {site}")
+        d.bottom_axis(across, upper + tall, "update")
+        (first, _, before), (last, _, after) = found[0], found[-1]
+        words.append(f"{site}: most likely count {before} at update {first}, {after} at {last}")
+        rows += [(site, s, m, " ".join(f"{v:.2g}" for v in p)) for s, p, m in found]
+    d.legend(["probability (darker is more)", "most likely count"], 60, d.height - 10)
+    key, caption = f"distribution-{number_of_run}", f"{run.name}: distributions over counts, as training moved them"
+    return [
+        Figure(
+            key=key,
+            caption=caption,
+            words="; ".join(words),
+            svg=d.render(key, caption, "; ".join(words)),
+            headers=("site", "update", "most likely", "probability of 0, 1, 2, ..."),
+            rows=tuple(rows),
         )
-    return out
+    ]
 
 
 def training_curves(runs: Sequence[TrainingFacts]) -> list[Figure]:
     """Validation loss and iterations over updates."""
     out = []
-    loss = [(r.name, [v["step"] for v in r.validations], [float(v["loss"]) for v in r.validations]) for r in runs]
-    if any(xs for _, xs, _ in loss):
-        words = "; ".join(f"{n}: {ys[0]:.4g} first, {ys[-1]:.4g} last" for n, _, ys in loss if ys)
+    loss = [
+        Series(r.name, [v["step"] for v in r.validations], [float(v["loss"]) for v in r.validations], i + 1, i)
+        for i, r in enumerate(runs)
+        if r.validations
+    ]
+    if loss:
+        words = "; ".join(f"{r.name}: {r.ys[0]:.4g} first, {r.ys[-1]:.4g} last" for r in loss)
         title = "Held-out loss over updates"
         svg = chart_lines("validation", title, words, loss, x_title="update", y_title="nats per token")
-        rows = tuple((n, x, round(y, 4)) for n, xs, ys in loss for x, y in zip(xs, ys))
+        rows = tuple((r.name, x, round(y, 4)) for r in loss for x, y in zip(r.xs, r.ys))
         headers = ("run", "update", "loss")
         out.append(Figure(key="validation", caption=title, words=words, svg=svg, headers=headers, rows=rows))
     counts = []
-    for r in runs:
-        rows_ = [(u["step"], u["iterations"]) for u in r.updates if u.get("phase") != "squeeze" and u.get("iterations")]
-        if rows_:
-            counts.append((r.name, [float(s) for s, _ in rows_], [float(i) for _, i in rows_]))
+    for i, run in enumerate(runs):
+        after = [u for u in run.updates if u.get("phase") != "squeeze" and u.get("iterations")]
+        if after:
+            counts.append(Series(run.name, [u["step"] for u in after], [u["iterations"] for u in after], i + 1, i))
     if counts:
-        words = "; ".join(f"{n}: {ys[0]:.0f} first, {ys[-1]:.0f} last" for n, _, ys in counts)
-        title = "Iterations per forward over updates (after the squeeze)"
+        words = "; ".join(f"{r.name}: {r.ys[0]:.0f} first, {r.ys[-1]:.0f} last" for r in counts)
+        title = "Iterations per token over updates (after the squeeze)"
         svg = chart_lines("iterations-over", title, words, counts, x_title="update", y_title="iterations")
-        thin = tuple((n, int(x), int(y)) for n, xs, ys in counts for i, (x, y) in enumerate(zip(xs, ys)) if i % 10 == 0)
+        thin = tuple((r.name, x, y) for r in counts for i, (x, y) in enumerate(zip(r.xs, r.ys)) if i % 10 == 0)
         headers = ("run", "update", "iterations")
         out.append(Figure(key="iterations-over", caption=title, words=words, svg=svg, headers=headers, rows=thin))
     return out
@@ -181,7 +191,9 @@ def levels(plans: Sequence[PlanFacts]) -> Figure:
         points: list[tuple[float, float]] = []
         for x, (_, level) in enumerate(made.levels):
             points += [(across(x), up(level)), (across(x + 1), up(level))]
-        d.polyline(points, f"line s{i % SERIES}")
+        if points:
+            d.area(points, y + tall, f"area fill s{i % SERIES}")
+        d.polyline(points, f"line thin s{i % SERIES}")
         rows += [(made.name, x, place, level) for x, (place, level) in enumerate(made.levels)]
         words.append(f"{made.name}: {len(made.levels)} products and bootstraps on the longest path, {rises} rises")
         y += tall + gap
@@ -221,7 +233,7 @@ def latency(plans: Sequence[PlanFacts]) -> Figure:
                 rows.append((operator, plans[i].name, t.bootstraps, t.bootstrap_seconds, t.seconds))
             y += thick
         y += 12
-    d.legend([*(p.name for p in plans)], 110, height - 10)
+    d.legend([p.name for p in plans], 110, height - 10)
     words = "; ".join(
         f"{p.name}: {p.bootstraps} bootstraps, {number(p.seconds)} {unit} per token, of which "
         f"{number(sum(t.bootstrap_seconds for t in p.operators))} in bootstraps"
@@ -239,24 +251,50 @@ def latency(plans: Sequence[PlanFacts]) -> Figure:
     )
 
 
-def by_position(key: str, what: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> list[Figure]:
-    """KL and top-1 by position of evaluations or drifts."""
+def by_position(key: str, what: str, rows: Sequence[tuple[str, dict[str, Any], int, int]]) -> list[Figure]:
+    """KL and top-1 by position of evaluations or drifts: (name, fidelity, colour, dash) each."""
     out = []
     for field, title, unit, log in BY_POSITION:
         series = []
-        for name, fidelity in rows:
+        for name, fidelity, colour, dash in rows:
             values = [float("nan") if v is None else float(v) for v in fidelity.get(field) or []]
             if values:
-                series.append((name, [float(i) for i in range(len(values))], values))
+                series.append(Series(name, [float(i) for i in range(len(values))], values, colour, dash))
         if not series:
             continue
-        words = "; ".join(f"{n}: {number(ys[0])} first, {number(ys[-1])} last" for n, _, ys in series)
+        words = "; ".join(f"{r.name}: {number(r.ys[0])} first, {number(r.ys[-1])} last" for r in series)
         name_of = f"{key}-{field.partition('_')[0]}"
         caption = f"{what}: {title} by position"
-        scale = None if log else (0.0, 1.0)
-        picture = chart_lines(name_of, caption, words, series, x_title="position", y_title=unit, log=log, y_range=scale)
-        count = max(len(ys) for _, _, ys in series)
-        table = tuple((i, *(ys[i] if i < len(ys) else "" for _, _, ys in series)) for i in range(count))
-        headers = ("position", *(n for n, _, _ in series))
+        look: dict[str, Any] = {"log": True} if log else {"y_range": (0.0, 1.0), "height": 190}
+        picture = chart_lines(name_of, caption, words, series, x_title="position", y_title=unit, **look)
+        count = max(len(r.ys) for r in series)
+        table = tuple((i, *(r.ys[i] if i < len(r.ys) else "" for r in series)) for i in range(count))
+        headers = ("position", *(r.name for r in series))
         out.append(Figure(key=name_of, caption=caption, words=words, svg=picture, headers=headers, rows=table))
     return out
+
+
+def stages(demo: dict[str, Any], number_of_demo: int) -> Figure:
+    """What happened when: the stages of a demo on one line of time."""
+    rows = [(str(name), float(seconds)) for name, seconds in demo["stages"]]
+    total = sum(seconds for _, seconds in rows) or 1.0
+    d = Drawing(760, 26 * len(rows) + 70)
+    across = Axis(lo=0, hi=total, start=90, end=690)
+    began = 0.0
+    for i, (name, seconds) in enumerate(rows):
+        y = 20 + 26 * i
+        d.text(82, y + 13, name, anchor="end")
+        d.rect(across(began), y, max(2.0, across(began + seconds) - across(began)), 18, "fill s1")
+        d.text(across(began + seconds) + 6, y + 13, f"{seconds:.1f} s")
+        began += seconds
+    d.bottom_axis(across, 26 * len(rows) + 24, "seconds since the start")
+    words = f"{total:.0f} seconds in all, most of them in {max(rows, key=lambda r: r[1])[0]}" if rows else "no stages"
+    key, caption = f"stages-{number_of_demo}", "The stages of this demo"
+    return Figure(
+        key=key,
+        caption=caption,
+        words=words,
+        svg=d.render(key, caption, words),
+        headers=("stage", "seconds"),
+        rows=tuple((n, round(s, 1)) for n, s in rows),
+    )

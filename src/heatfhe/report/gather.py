@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,9 @@ def _circuit(folder: Path, found: Material, params: Params | None, costs: CostTa
     circuit = Circuit.load(folder)
     if any(c.digest == circuit.digest for c in found.circuits):
         return
+    if any(c.name == circuit.name for c in found.circuits):  # two runs of one recipe: told apart by their folders
+        folder_name = folder.parent.name if folder.name == "circuit" else folder.name
+        circuit = replace(circuit, name=f"{circuit.name} ({folder_name})")
     found.circuits.append(circuit_facts(circuit))
     if params is not None:
         table = costs or cost_table(default_cost(params))

@@ -52,6 +52,8 @@ def render(found: Material, *, title: str, versions: Sequence[tuple[str, str]], 
 
 def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Sequence[str]) -> Iterable[Section]:
     yield Section("summary", "Summary", _summary(found))
+    seen = "".join(_demo(d, i) for i, d in enumerate(found.demos))
+    yield Section("server", "What the server saw, and what the client saw", seen)
     if found.circuits:
         body = _figures([charts.iterations(found.circuits), charts.depth_map(found.circuits)])
         yield Section("iterations", "Iterations and depth map", body)
@@ -63,12 +65,21 @@ def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Se
     if found.plans:
         yield Section("levels", "Levels along a token", _figures([charts.levels(found.plans)]))
         yield Section("latency", "Latency by operator", _figures([charts.latency(found.plans)]))
-    runs = [(f"{e['name']} on {e['engine']}", e["fidelity"]) for e in found.evaluations]
+    colours = {c.name: i for i, c in enumerate(found.circuits)}
+    runs = [
+        (f"{e['name']} on {e['engine']}", e["fidelity"], colours.get(e["name"], i), i)
+        for i, e in enumerate(found.evaluations)
+    ]
     body = _figures(charts.by_position("fidelity", "Fidelity", runs)) + _evaluations(found)
     yield Section("fidelity", "Fidelity by position", body)
-    noisy = [(f"{d['name']} ({d['bootstraps']} bootstraps)", d["fidelity"]) for d in found.drifts]
-    yield Section("drift", "Drift under bootstrap noise", _figures(charts.by_position("drift", "Drift", noisy)))
-    yield Section("server", "What the server saw, and what the client saw", "".join(_demo(d) for d in found.demos))
+    sigmas = sorted({d["sigma"] for d in found.drifts})
+    noisy = [
+        (f"{d['name']}, noise {d['sigma']:g}", d["fidelity"], colours.get(d["name"], i), sigmas.index(d["sigma"]))
+        for i, d in enumerate(found.drifts)
+    ]
+    drawn = _figures(charts.by_position("drift", "Drift", noisy))
+    note = "Noise of this standard deviation at every bootstrap of the plan, on the clear engine, teacher forced."
+    yield Section("drift", "Drift under bootstrap noise", f"<p>{note}</p>{drawn}" if drawn else "")
     yield Section("parameters", "Parameters and their security claim", _parameters(found))
     rows = [(name, value) for name, value in versions]
     listing = "".join(f"<li><code>{escape(c)}</code></li>" for c in commands)
@@ -76,22 +87,37 @@ def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Se
 
 
 def _summary(found: Material) -> str:
-    headers = ("circuit", "iterations per token", "levels of iterations", "bootstraps per token", "predicted per token")
     plans = {p.circuit: p for p in found.plans}
-    rows = []
+    unit = found.plans[0].prices.unit if found.plans else "s"
+    counted = ("circuit", "iterations per token", "levels of iterations", "bootstraps per token")
+    headers = (*counted, f"{unit} per token, predicted")
+    rows: list[tuple[Any, ...]] = []
     for c in found.circuits:
         p = plans.get(c.digest)
-        priced = (p.bootstraps, f"{_cell(p.seconds)} {p.prices.unit}") if p else ("not planned", "not planned")
+        priced = (p.bootstraps, p.seconds) if p else ("not planned", "not planned")
         rows.append((c.name, sum(c.iterations().values()), c.levels, *priced))
     prices = sorted({f"{p.prices.name}: {p.prices.hardware} ({p.prices.provenance})" for p in found.plans})
-    note = f"<p>Predicted with the cost table {escape('; '.join(prices))}.</p>" if prices else ""
+    note = f'<p class="words">Predicted with the cost table {escape("; ".join(prices))}.</p>' if prices else ""
     shapes = sorted({c.shape for c in found.circuits})
-    about = f"<p>Model: {escape('; '.join(shapes))}.</p>" if shapes else ""
+    about = f'<p class="lead">Model: {escape("; ".join(shapes))}.</p>' if shapes else ""
     if rows:
-        return about + table(headers, rows) + note
+        return about + _tiles(headers, rows) + table(headers, rows) + note
     kinds = [f"{len(v)} {k}" for k, v in (("training runs", found.trainings), ("plans", found.plans)) if v]
     kinds += [f"{len(v)} {k}" for k, v in (("evaluations", found.evaluations), ("drifts", found.drifts)) if v]
     return f"<p>Found: {escape(', '.join(kinds) or 'a demo')}.</p>"
+
+
+def _tiles(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Large numbers: what the first circuit needs and, after an arrow, what the last one does."""
+    first, last = rows[0], rows[-1]
+    out = ""
+    for what, before, after in zip(headers[1:], first[1:], last[1:]):
+        shown = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in (before, after)]
+        was = "" if len(rows) == 1 else f'<span class="was">{escape(shown[0])} → </span>'
+        out += f'<li><strong>{was}<span class="now">{escape(shown[1])}</span></strong>'
+        out += f'<span class="what">{escape(what)}</span></li>'
+    names = first[0] if len(rows) == 1 else f"{first[0]} → {last[0]}"
+    return f'<p>{escape(str(names))}</p><ul class="tiles">{out}</ul>'
 
 
 def _evaluations(found: Material) -> str:
@@ -107,6 +133,12 @@ def _evaluations(found: Material) -> str:
             rows.append((e["name"], e["engine"], e["params"], e["positions"], f["kl"], f["top1"],
                          f"{f['collapsed']}/{f['windows']}", e["bootstraps"], e["seconds"]))  # fmt: skip
         out += table(headers, rows)
+        times = [
+            (e["name"], operator, e["by_operator"].get(operator, 0.0), e["predicted"].get(operator, 0.0))
+            for e in found.evaluations
+            for operator in sorted({*e["by_operator"], *e["predicted"]})
+        ]
+        out += table(("circuit", "operator", "seconds per position", "predicted"), times) if times else ""
     free = [
         (name, " ".join(map(str, got)), " ".join(map(str, wanted)), "yes" if got == wanted else "no")
         for name, runs in found.free_running.items()
@@ -115,16 +147,21 @@ def _evaluations(found: Material) -> str:
     return out + (table(("circuit", "encrypted tokens", "clear tokens", "equal"), free) if free else "")
 
 
-def _demo(demo: dict[str, Any]) -> str:
+def _demo(demo: dict[str, Any], number: int) -> str:
     saw, got = demo["server"], demo["client"]
     left = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in saw["facts"])
     right = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in got["facts"])
-    hexed = f'<pre tabindex="0" role="region" aria-label="First bytes of a ciphertext">{escape(saw["hex"])}</pre>'
-    stages = table(("stage", "seconds"), [(r[0], round(float(r[1]), 1)) for r in demo["stages"]])
+    hexed = "<p>Bytes from the middle of the first ciphertext:</p>"
+    hexed += f'<pre tabindex="0" role="region" aria-label="Bytes of a ciphertext">{escape(saw["hex"])}</pre>'
+    said = sealed = ""
+    if "prompt" in got:
+        said = f'<p class="said">{escape(got["prompt"])}<mark>{escape(got["answer"])}</mark></p>'
+        bytes_ = saw["hex"].split()[:12]
+        sealed = f'<p class="said"><span class="sealed">{escape(" ".join(bytes_))} …</span></p>'
     return (
         '<div class="beside">'
-        f"<div><h3>The server</h3><dl>{left}</dl><p>First bytes of the first ciphertext it received:</p>{hexed}</div>"
-        f"<div><h3>The client</h3><dl>{right}</dl></div></div><h3>Stages of this demo</h3>{stages}"
+        f"<div><h3>The server</h3>{sealed}<dl>{left}</dl>{hexed}</div>"
+        f"<div><h3>The client</h3>{said}<dl>{right}</dl></div></div>{_figures([charts.stages(demo, number)])}"
     )
 
 

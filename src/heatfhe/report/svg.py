@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 SERIES = 6
-"""Distinct styles of a series: classes s0 to s5, each with its own colour and dash."""
+"""Distinct colours (classes s0 to s5) and dashes (d0 to d5) of a series."""
+LEGEND_ROW = 18
 HATCH = (
     '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect class="stripe" width="2" height="6"/></pattern></defs>'
@@ -88,6 +89,12 @@ class Drawing:
             f'<text class="{kind}" x="{number(x)}" y="{number(y)}" text-anchor="{anchor}">{escape(words)}</text>'
         )
 
+    def area(self, points: Sequence[tuple[float, float]], floor: float, kind: str) -> None:
+        """What lies between a line and the floor."""
+        ends = [(points[0][0], floor), *points, (points[-1][0], floor)]
+        path = " ".join(f"{number(x)},{number(y)}" for x, y in ends)
+        self.parts.append(f'<polygon class="{kind}" points="{path}"/>')
+
     def polyline(self, points: Sequence[tuple[float, float]], kind: str) -> None:
         """A line through points, with a dot where it stands alone."""
         if len(points) == 1:
@@ -113,12 +120,15 @@ class Drawing:
             self.text(x - 6, axis(value) + 4, number(value), anchor="end")
         self.text(x - 40, min(axis.start, axis.end) - 10, title)
 
-    def legend(self, names: Sequence[str], x: float, y: float) -> None:
-        """Swatch and name of every series, in a row."""
-        for i, name in enumerate(names):
-            self.rect(x, y - 9, 14, 10, f"fill s{i % SERIES}")
-            self.text(x + 19, y, name)
-            x += 34 + 7.2 * len(name)
+    def legend(self, names: Sequence[str], x: float, y: float, *, lines: Sequence[str] = ()) -> None:
+        """A sample and the name of every series, wrapped into rows; ``lines`` gives kinds where samples are lines."""
+        for i, (name, row, left) in enumerate(legend_places(names, self.width - x - 20)):
+            down = y + row * LEGEND_ROW
+            if lines:
+                self.line(x + left, down - 4, x + left + 26, down - 4, lines[i])
+            else:
+                self.rect(x + left, down - 9, 14, 10, f"fill s{i % SERIES}")
+            self.text(x + left + (32 if lines else 19), down, name)
 
     def render(self, key: str, title: str, words: str) -> str:
         """The element; ``key`` is unique on its page."""
@@ -129,11 +139,39 @@ class Drawing:
         )
 
 
+def legend_places(names: Sequence[str], width: float) -> list[tuple[str, int, float]]:
+    """(name, row, distance from the left) of every series of a legend."""
+    out, row, x = [], 0, 0.0
+    for name in names:
+        need = 52 + 6.6 * len(name)
+        if x and x + need > width:
+            row, x = row + 1, 0.0
+        out.append((name, row, x))
+        x += need
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points to be joined by a line, and how it looks."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    colour: int = 0
+    dash: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Classes of its line."""
+        return f"line s{self.colour % SERIES} d{self.dash % SERIES}"
+
+
 def chart_lines(
     key: str,
     title: str,
     words: str,
-    series: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+    series: Sequence[Series],
     *,
     x_title: str,
     y_title: str,
@@ -142,18 +180,20 @@ def chart_lines(
     height: float = 260,
 ) -> str:
     """Lines over a shared pair of axes; points that do not exist (nan, or not positive on a log axis) are left out."""
-    kept = [(n, [(x, y) for x, y in zip(xs, ys) if math.isfinite(y) and (y > 0 or not log)]) for n, xs, ys in series]
+    kept = [(r, [(x, y) for x, y in zip(r.xs, r.ys) if math.isfinite(y) and (y > 0 or not log)]) for r in series]
     points = [p for _, row in kept for p in row]
     lo, hi = y_range or _span([y for _, y in points], log)
     places = [x for x, _ in points]
     across = Axis(lo=min(places, default=0), hi=max(places, default=1), start=70, end=740)
     up = Axis(lo=lo, hi=hi, start=height - 60, end=46, log=log)
-    d = Drawing(760, height)
-    d.left_axis(up, 70, 740, y_title)
+    names = [r.name for r in series]
+    rows = 1 + max((row for _, row, _ in legend_places(names, 670)), default=0)
+    d = Drawing(760, height + LEGEND_ROW * (rows - 1) + 6)
+    d.left_axis(up, 70, 740, y_title, count=5 if height > 200 else 2)
     d.bottom_axis(across, height - 60, x_title)
-    for i, (_, row) in enumerate(kept):
-        d.polyline([(across(x), up(y)) for x, y in row], f"line s{i % SERIES}")
-    d.legend([n for n, _ in kept], 70, height - 8)
+    for r, row in kept:
+        d.polyline([(across(x), up(y)) for x, y in row], r.kind)
+    d.legend(names, 70, height - 6, lines=[r.kind for r in series])
     return d.render(key, title, words)
 
 
