@@ -1,31 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where commands find a model and its text: the embedded default, a folder, and files of text or tokens."""
+"""Where commands find a model and its text: the embedded default, a folder, the hub; files of text or tokens."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
 from heatfhe.assets import default_circuit, default_parent, sampled_stories
-from heatfhe.errors import ConfigError, DataError
+from heatfhe.errors import ConfigError, DataError, MissingExtraError
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_FILES = ["*.json", "*.safetensors", "*.txt"]
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The positional model argument."""
-    parser.add_argument("model", help="folder of a Hugging Face GPT-2 checkpoint, or 'default' for the embedded model")
+    parser.add_argument(
+        "model",
+        help="folder of a Hugging Face GPT-2 checkpoint, its name on the hub (openai-community/gpt2), or 'default' "
+        "for the embedded model",
+    )
 
 
 def model_folder(name: str) -> Path:
-    """The checkpoint folder behind a name."""
+    """The checkpoint folder behind a name: the embedded one, a folder, or a model of the hub, fetched if need be."""
     if name == "default":
         return default_parent()
     folder = Path(name)
-    if not (folder / "config.json").is_file():
+    if (folder / "config.json").is_file():
+        return folder
+    if folder.exists() or not _HUB_NAME.fullmatch(name):
         raise ConfigError(
-            f"{name}: no checkpoint there (config.json is missing); give a Hugging Face model folder, or 'default'"
+            f"{name}: no checkpoint there (config.json is missing); give a Hugging Face model folder, the name of a "
+            "model on the hub, or 'default'"
         )
-    return folder
+    return _hub_folder(name)
+
+
+def _hub_folder(name: str) -> Path:
+    """Where the hub's files of a model lie: in its cache, or downloaded into it."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as err:
+        raise MissingExtraError("train", needed_by="a model named on the Hugging Face hub") from err
+    failure: Exception | None = None
+    for cached in (True, False):
+        try:
+            folder = Path(
+                snapshot_download(name, allow_patterns=_HUB_FILES, ignore_patterns=["*/*"], local_files_only=cached)
+            )
+        except (OSError, ValueError) as err:
+            failure = err
+            continue
+        if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+            return folder
+        failure = ConfigError("it holds no config.json, or no safetensors weights")
+    reason = str(failure).strip().splitlines()[0]
+    raise ConfigError(
+        f"{name}: neither a folder here, nor in the Hugging Face cache, nor to be had from the hub ({reason}); "
+        "check the name and the connection, or give a folder"
+    )
 
 
 def circuit_folder(name: str) -> Path:
