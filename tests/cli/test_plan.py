@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from heatfhe.cli import main
+from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.planning import ALGORITHMS, Plan
 from tests.tiny import tiny_circuit
 
@@ -70,6 +72,33 @@ def test_drift_compares_circuits_on_the_same_windows(
     assert 0 < first["fidelity"]["kl"] < 1e-3
     assert main([*arguments, "--windows", "2", "--positions", "4"]) == 0
     assert "collapsed" in capsys.readouterr().out
+
+
+def test_drift_takes_several_noises_or_a_measured_table(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["drift", str(folder), "--params", PARAMS, "--windows", "2", "--positions", "4"]
+    assert main([*arguments, "--sigma", "1e-6,1e-4", "--json"]) == 0
+    small, large = json.loads(capsys.readouterr().out)
+    assert (small["sigma"], large["sigma"]) == (1e-6, 1e-4)
+    assert small["fidelity"]["kl"] < large["fidelity"]["kl"]
+    sizes = {1.0: 2e-5}
+    table = NoiseTable(
+        name="made up", engine="clear", params=PARAMS, hardware="none", samples=1, sigma=sizes, constant=sizes,
+        largest=sizes, periods={1: PeriodNoise(2e-5, 0.0)},
+    )  # fmt: skip
+    table.save(tmp_path / "noise.json")
+    assert main([*arguments, "--noise", str(tmp_path / "noise.json"), "--json"]) == 0
+    (measured,) = json.loads(capsys.readouterr().out)
+    assert measured["sigma"] == pytest.approx(2e-5)
+    assert small["fidelity"]["kl"] < measured["fidelity"]["kl"] < large["fidelity"]["kl"]
+    assert main([*arguments, "--noise", str(tmp_path / "noise.json"), "--sigma", "1"]) == 1
+    assert "give one" in capsys.readouterr().err
+    replace(table, params="other").save(tmp_path / "other.json")
+    assert main([*arguments, "--noise", str(tmp_path / "other.json")]) == 1
+    assert "was measured on other" in capsys.readouterr().err
+    assert main([*arguments, "--sigma", "loud"]) == 1
+    assert "separated by commas, got 'loud'" in capsys.readouterr().err
 
 
 def test_drift_draws_where_matplotlib_is_installed(folder: Path, tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from heatfhe.engine import BootstrapNoise
+from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.errors import ConfigError
-from heatfhe.evaluation.drift import drift, sample_windows, slope
+from heatfhe.evaluation.drift import drift, sample_windows
 from heatfhe.planning import Plan, plan
 from tests.planning.clear_run import clear_params
 from tests.tiny import tiny_circuit
@@ -59,6 +62,32 @@ def test_windows_are_tokens_of_the_circuit_and_repeat(made: Plan) -> None:
         drift(made, circuit, windows[0], noise=BootstrapNoise())
 
 
-def test_slope_is_decades_per_position() -> None:
-    assert slope([1e-3 * 10 ** (0.1 * k) for k in range(9)]) == pytest.approx(0.1)
-    assert slope([1.0]) == 0.0
+def test_quarters_show_where_a_curve_rises(made: Plan) -> None:
+    circuit = tiny_circuit()
+    found = drift(made, circuit, sample_windows(circuit, 2, 9), noise=BootstrapNoise(sigma=1e-4))
+    curve = tuple(1e-3 * 10**k for k in range(8))
+    moved = replace(found, fidelity=replace(found.fidelity, kl_by_position=curve))
+    assert moved.quarters() == pytest.approx([5.5e-3, 5.5e-1, 5.5e1, 5.5e3])
+    gone = replace(found, fidelity=replace(found.fidelity, kl_by_position=(float("nan"),) * 8))
+    assert all(np.isnan(q) for q in gone.quarters())
+
+
+def test_a_measured_table_is_injected_by_size_and_period(made: Plan) -> None:
+    """A bias on numbers that fill all slots, as a real refresh has it, reaches the logits; one sigma misses it."""
+    circuit = tiny_circuit()
+    windows = sample_windows(circuit, 4, 9, seed=1)
+
+    def table(bias: float) -> NoiseTable:
+        sizes = {1.0: 1e-7, 16.0: 1.6e-6}
+        periods = {1: PeriodNoise(1e-7, bias), 64: PeriodNoise(1e-7, 0.0)}
+        return NoiseTable(
+            name="made up", engine="clear", params=made.params.name, hardware="none", samples=1,
+            sigma=sizes, constant=sizes, largest=sizes, periods=periods,
+        )  # fmt: skip
+
+    straight, bent = (drift(made, circuit, windows, noise=table(b).noise(), sigma=1e-7) for b in (0.0, -1e-3))
+    plain = drift(made, circuit, windows, noise=BootstrapNoise(sigma=1e-7))
+    assert straight.fidelity.kl < 100 * plain.fidelity.kl
+    assert bent.fidelity.kl > 100 * straight.fidelity.kl
+    with pytest.raises(ConfigError, match="pass sigma"):
+        drift(made, circuit, windows, noise=table(0.0).noise())

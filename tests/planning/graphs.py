@@ -49,8 +49,8 @@ def graphs(draw: st.DrawFn, *, size: int, levels: int, flags: bool = True, work:
         if i == 0 or draw(st.integers(0, 9)) == 0:
             nodes.append(Node(**facts, fixed=draw(st.integers(0, levels))))  # type: ignore[arg-type]
             continue
-        near = st.integers(max(0, i - 4), i - 1)
-        inputs = tuple(draw(st.lists(near, min_size=1, max_size=3, unique=True)))
+        near, any_ = st.integers(max(0, i - 4), i - 1), st.integers(0, i - 1)  # a residual may come from far
+        inputs = tuple(draw(st.lists(st.one_of(near, near, any_), min_size=1, max_size=3, unique=True)))
         costs = tuple(draw(st.integers(0, 2)) for _ in inputs)
         counts = {"multiply": draw(st.integers(0, 2))} if work else {}
         nodes.append(Node(**facts, inputs=inputs, costs=costs, work=counts))  # type: ignore[arg-type]

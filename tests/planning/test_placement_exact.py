@@ -48,6 +48,18 @@ def test_exact_equals_brute_force_over_all_levels(
 @QUICK
 @given(graph=graphs(size=24, levels=5, work=True), pairing=st.booleans(), pair_levels=st.integers(0, 1))
 def test_exact_is_legal_and_never_dearer_than_the_baselines(graph: Graph, pairing: bool, pair_levels: int) -> None:
+    never_dearer(graph, pairing, pair_levels)
+
+
+@pytest.mark.slow
+@settings(QUICK, max_examples=2000)
+@given(graph=graphs(size=32, levels=5, work=True), pairing=st.booleans(), pair_levels=st.integers(0, 1))
+def test_exact_is_never_dearer_over_many_larger_graphs(graph: Graph, pairing: bool, pair_levels: int) -> None:
+    never_dearer(graph, pairing, pair_levels)
+
+
+def never_dearer(graph: Graph, pairing: bool, pair_levels: int) -> None:
+    """The exact placement is legal, exists where a baseline does, and costs no more."""
     set_, rules = params(5, pair_levels=pair_levels), Rules(pairing=pairing)
     exact = placed(graph, set_, work=True, rules=rules)
     for algorithm in ("greedy", "shortest-path"):
@@ -72,16 +84,28 @@ def test_pairing_never_costs_more(graph: Graph) -> None:
 @settings(QUICK, max_examples=60)
 @given(graph=graphs(size=20, levels=4), spare_last=st.booleans())
 def test_exact_without_pairing_equals_the_integer_programme(graph: Graph, spare_last: bool) -> None:
+    equals_the_oracle(graph, spare_last)
+
+
+@pytest.mark.slow
+@settings(QUICK, max_examples=1000)
+@given(graph=graphs(size=32, levels=5), spare_last=st.booleans())
+def test_exact_equals_the_integer_programme_over_many_larger_graphs(graph: Graph, spare_last: bool) -> None:
+    equals_the_oracle(graph, spare_last, 5)
+
+
+def equals_the_oracle(graph: Graph, spare_last: bool, levels: int = 4) -> None:
+    """Same price as the integer programme, or no placement in both."""
     pytest.importorskip("scipy", reason="the integer programme needs scipy")
     from heatfhe.planning.placement.oracle import least_refresh_seconds
 
     plain = Graph(nodes=tuple(_within(node) for node in graph.nodes), required=graph.required)
-    found = placed(plain, params(4), work=False, rules=Rules(pairing=False, spare_last=spare_last))
+    found = placed(plain, params(levels), work=False, rules=Rules(pairing=False, spare_last=spare_last))
     if found is None:
         with pytest.raises(PlanError):
-            least_refresh_seconds(plain, params(4), table(work=False), spare_last=spare_last)
+            least_refresh_seconds(plain, params(levels), table(work=False), spare_last=spare_last)
     else:
-        best = least_refresh_seconds(plain, params(4), table(work=False), spare_last=spare_last)
+        best = least_refresh_seconds(plain, params(levels), table(work=False), spare_last=spare_last)
         assert found.seconds == pytest.approx(best, abs=1e-6)
 
 

@@ -10,19 +10,22 @@ from typing import Any
 import numpy as np
 
 from heatfhe.circuit import Circuit
+from heatfhe.ckks.params import Params
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.engine import BootstrapNoise
-from heatfhe.errors import DataError, MissingExtraError
-from heatfhe.evaluation.drift import Drift, drift, sample_windows, slope
+from heatfhe.engine.clear import Noise
+from heatfhe.engine.noise import NoiseTable
+from heatfhe.errors import ConfigError, DataError, MissingExtraError
+from heatfhe.evaluation.drift import Drift, drift, sample_windows
 from heatfhe.files import atomic_write
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
 
 HELP = "Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position."
 EXAMPLES = (
-    "  heat drift my-circuit --params paper-16 --sigma 1.7e-4\n"
-    "  heat drift calibrated trained --params insecure-openfhe-12 --windows 64 --figure drift.png\n"
+    "  heat drift default default-calibrated --params insecure-native-12 --sigma 1e-6,1e-5 --figure drift.png\n"
+    "  heat drift my-circuit --params insecure-openfhe-12 --noise noise.json --windows 64\n"
 )
 
 
@@ -30,8 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("circuits", nargs="+", help="circuit directories or 'default', on the same windows")
     parser.add_argument("--params", required=True, metavar="NAME", help="parameter set the plans are made for")
-    parser.add_argument("--sigma", type=float, help="standard deviation of a bootstrap (default: the parameters' own)")
+    parser.add_argument(
+        "--sigma", metavar="S[,S]", help="standard deviations of a bootstrap (default: the parameters')"
+    )
     parser.add_argument("--floor", type=float, default=0.0, help="relative floor of the noise (default 0)")
+    parser.add_argument("--noise", type=Path, metavar="FILE", help="a table of heat measure-noise instead of --sigma")
     parser.add_argument("--windows", type=int, default=16, help="windows, drawn from the first circuit (default 16)")
     parser.add_argument("--positions", type=int, help="positions per window (default: the circuit's context)")
     parser.add_argument("--tokens", type=Path, metavar="FILE", help=".npy of token ids (windows, positions + 1)")
@@ -43,7 +49,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, run, print, draw."""
     params = preset(args.params)
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
-    noise = BootstrapNoise(sigma=params.noise if args.sigma is None else args.sigma, floor=args.floor)
+    noises = _noises(args, params)
     positions = args.positions or circuits[0].shape.context
     if args.tokens is not None:
         try:
@@ -52,13 +58,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise DataError(f"{args.tokens}: not a .npy file of token ids ({err})") from err
     else:
         windows = sample_windows(circuits[0], args.windows, positions + 1, seed=args.seed)
-    found = []
-    for circuit in circuits:
-        made = plan(circuit, params, programs=("logits",), context=windows.shape[1] - 1)
-        found.append(drift(made, circuit, windows, noise=noise, seed=args.seed, reporter=console.reporter))
-    console.print(f"noise {noise.sigma:g} per bootstrap, {len(windows)} windows of {windows.shape[1] - 1} positions")
+    plans = [plan(c, params, programs=("logits",), context=windows.shape[1] - 1) for c in circuits]
+    found = [
+        drift(made, circuit, windows, noise=noise, sigma=sigma, seed=args.seed, reporter=console.reporter)
+        for sigma, noise in noises
+        for made, circuit in zip(plans, circuits)
+    ]
+    console.print(
+        f"{len(windows)} windows of {windows.shape[1] - 1} positions, noise at every bootstrap of {params.name}"
+    )
+    quarters = ("KL, 1st quarter", "2nd", "3rd", "4th")
     console.table(
-        ("circuit", "bootstraps", "KL", "KL first", "KL last", "decades/position", "top-1", "collapsed"),
+        ("circuit", "sigma", "bootstraps", *quarters, "top-1", "collapsed", "perplexity", "clear"),
         [_row(d) for d in found],
     )
     if args.figure is not None:
@@ -68,10 +79,26 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _noises(args: argparse.Namespace, params: Params) -> list[tuple[float, Noise]]:
+    """Every noise asked for, with the standard deviation to show."""
+    if args.noise is not None:
+        if args.sigma is not None:
+            raise ConfigError("--noise FILE and --sigma say the same thing twice; give one")
+        table = NoiseTable.load(args.noise)
+        if table.params != params.name:
+            raise ConfigError(f"{args.noise} was measured on {table.params}, not {params.name}; measure that set")
+        return [(table.at(1.0, params.slots).spread, table.noise())]
+    try:
+        sigmas = [float(s) for s in args.sigma.split(",")] if args.sigma is not None else [params.noise]
+    except ValueError:
+        raise ConfigError(f"--sigma takes numbers separated by commas, got {args.sigma!r}") from None
+    return [(s, BootstrapNoise(sigma=s, floor=args.floor)) for s in sigmas]
+
+
 def _row(d: Drift) -> tuple[Any, ...]:
-    curve = d.fidelity.kl_by_position
-    collapsed = f"{d.fidelity.collapsed}/{d.fidelity.windows}"
-    return (d.name, d.bootstraps, d.fidelity.kl, curve[0], curve[-1], slope(curve), d.fidelity.top1, collapsed)
+    f = d.fidelity
+    collapsed = f"{f.collapsed}/{f.windows}"
+    return (d.name, d.sigma, d.bootstraps, *d.quarters(), f.top1, collapsed, f.perplexity, f.clear_perplexity)
 
 
 def _draw(found: list[Drift], path: Path) -> None:
@@ -82,14 +109,18 @@ def _draw(found: list[Drift], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    names = list(dict.fromkeys(d.name for d in found))
+    sigmas = list(dict.fromkeys(d.sigma for d in found))
     figure, (upper, lower) = pyplot.subplots(2, 1, sharex=True, figsize=(7, 6))
     for d in found:
-        upper.semilogy(d.fidelity.kl_by_position, label=f"{d.name} ({d.bootstraps} bootstraps)")
-        lower.plot(d.fidelity.top1_by_position, label=d.name)
-    upper.set_ylabel("KL to the clear run (nats)")
+        style = {"color": f"C{names.index(d.name)}", "linestyle": ("-", "--", ":", "-.")[sigmas.index(d.sigma) % 4]}
+        positions = range(1, len(d.fidelity.kl_by_position) + 1)
+        upper.semilogy(positions, d.fidelity.kl_by_position, label=f"{d.name}, noise {d.sigma:g}", **style)
+        lower.plot(positions, d.fidelity.top1_by_position, **style)
+    upper.set_ylabel("median KL to the clear run (nats)")
     lower.set_ylabel("top-1 agreement")
     lower.set_xlabel("position")
-    upper.legend()
+    upper.legend(fontsize="small")
     with atomic_write(path) as f:
         figure.savefig(f, format="png", dpi=150)
     pyplot.close(figure)

@@ -6,7 +6,6 @@ Shapes: W windows, P positions. All windows run as one batch; the cache carries 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from heatfhe.circuit import Cache, Circuit, embed, forward
 from heatfhe.engine import BootstrapNoise, ClearEngine, Decode
+from heatfhe.engine.clear import Noise
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation.fidelity import Fidelity, diverged, fidelity, log_softmax
 from heatfhe.planning import Plan
@@ -28,7 +28,7 @@ class Drift:
     """Fidelity of one plan under noise at each of its bootstraps.
 
     ``collapsed_by_position`` is the share of windows that have diverged at each position; ``bootstraps`` how many one
-    token runs.
+    token runs; ``sigma`` the noise on one slot of a value of size one.
     """
 
     name: str
@@ -47,17 +47,32 @@ class Drift:
             "collapsed_by_position": list(self.collapsed_by_position),
         }
 
+    def quarters(self) -> tuple[float, ...]:
+        """Median KL over each quarter of the positions: flat, or drifting."""
+        curve = np.array(self.fidelity.kl_by_position)
+        parts = [part[np.isfinite(part)] for part in np.array_split(curve, 4)]
+        return tuple(float(np.median(part)) if part.size else float("nan") for part in parts)
+
 
 def drift(
     plan: Plan,
     circuit: Circuit,
     windows: Tokens,
     *,
-    noise: BootstrapNoise,
+    noise: Noise,
+    sigma: float | None = None,
     seed: int = 0,
     reporter: Reporter = SILENT,
 ) -> Drift:
-    """Teacher-forced logits of windows (W, P + 1), noise at every bootstrap, against the circuit's own clear ones."""
+    """Teacher-forced logits of windows (W, P + 1), noise at every bootstrap, against the circuit's own clear ones.
+
+    ``noise`` is a BootstrapNoise, or what a table measured on a real engine gives; ``sigma`` is kept for show, and
+    needed for the latter.
+    """
+    if sigma is None:
+        if not isinstance(noise, BootstrapNoise):
+            raise ConfigError("measured noise has no one standard deviation: pass sigma, the one to show")
+        sigma = noise.sigma
     if windows.ndim != 2 or windows.shape[1] < 2:
         raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
     tokens, targets = windows[:, :-1], windows[:, 1:]
@@ -80,7 +95,7 @@ def drift(
     return Drift(
         name=circuit.name,
         bootstraps=len(plan.program("logits").bootstraps()),
-        sigma=noise.sigma,
+        sigma=sigma,
         seed=seed,
         fidelity=fidelity(clear, run, targets, largest=largest),
         collapsed_by_position=tuple(float(v) for v in diverged(run, largest).mean(axis=0)),
@@ -101,11 +116,3 @@ def sample_windows(circuit: Circuit, count: int, length: int, *, seed: int = 0, 
         drawn = (rng.random((count, 1)) * edges[:, -1:] > edges).sum(axis=-1, keepdims=True)
         out = np.concatenate([out, np.minimum(drawn, circuit.shape.vocabulary - 1)], axis=1)
     return np.asarray(out, dtype=np.int64)
-
-
-def slope(values: Iterable[float]) -> float:
-    """Least-squares slope of log10 of a curve over its positions: how fast it drifts; zero is flat."""
-    curve = np.array([v for v in values if np.isfinite(v) and v > 0])
-    if curve.size < 2:
-        return 0.0
-    return float(np.polyfit(np.arange(curve.size), np.log10(curve), 1)[0])
