@@ -49,7 +49,9 @@ def test_toy_sets(name: str, levels: int) -> None:
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"unknown parameter set 'paper-17'; have: .*native-16-r40.*paper-16"):
+    with pytest.raises(
+        ConfigError, match=r"unknown parameter set 'paper-17'; choose one of: .*native-16-r40.*paper-16"
+    ):
         preset("paper-17")
 
 

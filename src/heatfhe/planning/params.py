@@ -88,5 +88,5 @@ def preset(name: str) -> Params:
     """A parameter set by its name."""
     known = presets()
     if name not in known:
-        raise ConfigError(f"unknown parameter set {name!r}; have: {', '.join(sorted(known))}")
+        raise ConfigError(f"unknown parameter set {name!r}; choose one of: {', '.join(sorted(known))}")
     return known[name]
