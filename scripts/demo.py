@@ -288,10 +288,9 @@ def compare_logits(demo: Demo, folder: Path) -> None:
     where = demo.out / f"fidelity-{demo.engine}"
     found = demo.heat("evaluate", folder, "--engine", demo.engine, *options, "--positions", count, "--out", where,
                       python=demo.serving)["evaluations"][0]["fidelity"]  # fmt: skip
-    rows = []
-    for noise in ([], ["--sigma", DRIFT_NOISE]):
-        sizes = ["--windows", DRIFT_WINDOWS, "--positions", DRIFT_POSITIONS, *noise, "--quiet"]
-        rows += demo.heat("drift", default_circuit("calibrated"), folder, "--params", demo.params, *sizes)
+    noises = f"{preset(demo.params).noise:g},{DRIFT_NOISE:g}"
+    sizes = ["--windows", DRIFT_WINDOWS, "--positions", DRIFT_POSITIONS, "--sigma", noises, "--quiet"]
+    rows = demo.heat("drift", default_circuit("calibrated"), folder, "--params", demo.params, *sizes)
     (demo.out / "drift.json").write_text(json.dumps(rows))
     words = f"{count} positions decoded under encryption: top token as in the clear at {found['top1']:.0%}"
     demo.done("fidelity", f"{words}, KL {found['kl']:.1g}; drift under refresh noise simulated")
