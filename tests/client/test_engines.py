@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from heatfhe.approx import gumbel_noise
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
 from heatfhe.client import Client, Sampler, load_keyring
@@ -30,15 +33,23 @@ def need(engine: str) -> None:
         pytest.skip(f"the {engine} engine does not load here: {err}")
 
 
-def clear_tokens(plan: Plan, circuit: Circuit, prompt: list[int], count: int) -> list[int]:
-    """What the clear engine makes of the same plan."""
+def clear_tokens(
+    plan: Plan, circuit: Circuit, prompt: list[int], count: int, noise: list[np.ndarray] | None = None
+) -> list[int]:
+    """What the clear engine makes of the same plan: greedily, or with this noise at every step."""
     engine = ClearEngine(plan.params)
     decode = Decode(plan, engine, plan.source(circuit))
     rows = [[engine.value(plan.packing.pack_residual(circuit.folded.token[t]))] for t in prompt]
     for row in rows[:-1]:
         decode.prompt(row)
-    made = [decode.generate(rows[-1])]
-    made += [decode.generate() for _ in range(count - 1)]
+
+    def step(k: int) -> list[Any]:
+        x = rows[-1] if k == 0 else None
+        if noise is None:
+            return decode.generate(x)
+        return decode.sample([engine.value(part) for part in plan.packing.pack_vocabulary(noise[k])], x)
+
+    made = [step(k) for k in range(count)]
     return [int(plan.packing.unpack_vocabulary([v.slots for v in row]).argmax()) for row in made]
 
 
@@ -65,12 +76,19 @@ def test_a_tiny_model_encrypted_equals_clear(engine: str, tmp_path: Path) -> Non
     assert tokens == clear_tokens(plan, circuit, prompt, 4)
 
 
+def drawn(seed: int, vocabulary: int, count: int, temperature: float) -> list[np.ndarray]:
+    """The noise a client draws from a generator of this seed."""
+    rng = np.random.default_rng(seed)
+    return [gumbel_noise(rng, vocabulary, temperature) for _ in range(count)]
+
+
 @pytest.mark.slow
 def test_sampling_and_interactive_mode_encrypted(tmp_path: Path) -> None:
     need("native")
     circuit, prompt = served_circuit(), [7, 7, 8, 20]
-    sampled, _ = ask(circuit, tmp_path / "a", "insecure-native-11", prompt, 1, sampler=Sampler(temperature=1.0))
-    assert 0 <= sampled[0] < 64
+    options = {"sampler": Sampler(temperature=2.0), "rng": np.random.default_rng(5)}
+    sampled, plan = ask(circuit, tmp_path / "a", "insecure-native-11", prompt, 3, **options)
+    assert sampled == clear_tokens(plan, circuit, prompt, 3, drawn(5, 64, 3, 2.0))
     chosen, _ = ask(circuit, tmp_path / "b", "insecure-native-11", prompt, 2, interactive=True)
     assert chosen[0] == int(circuit.run(prompt)[-1].argmax())
 
@@ -106,3 +124,15 @@ def test_the_default_model_generates_eight_tokens_encrypted(engine: str, tmp_pat
     circuit, prompt = default_model()
     tokens, plan = ask(circuit, tmp_path, f"{PROGRAMS[engine]}-12", prompt, 8)
     assert tokens == clear_tokens(plan, circuit, prompt, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_default_model_samples_eight_tokens_encrypted(tmp_path: Path) -> None:
+    """Noise at the highest temperature the circuit states: the tokens are those of the same noise in the clear."""
+    need("native")
+    circuit, prompt = default_model()
+    options = {"sampler": Sampler(temperature=1.0), "rng": np.random.default_rng(3)}
+    tokens, plan = ask(circuit, tmp_path, "insecure-native-12", prompt, 8, **options)
+    assert tokens == clear_tokens(plan, circuit, prompt, 8, drawn(3, circuit.shape.vocabulary, 8, 1.0))
+    assert tokens != clear_tokens(plan, circuit, prompt, 8)  # the noise was felt
