@@ -13,73 +13,99 @@ import pytest
 
 from heatfhe.approx import cutmax
 from heatfhe.circuit import Circuit
-from heatfhe.planning import Packing, cost_table, place, plan, record
+from heatfhe.planning import Graph, Packing, cost_table, place, plan, record
 from heatfhe.planning.params import preset
-from heatfhe.planning.tally import tally
+from heatfhe.planning.placement import compare
 from tests.planning.clear_run import clear_params, generate, teacher_forced
 from tests.tiny import tiny_circuit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
-from gpt2_small_fixture import argmax_schedule, gpt2_small
+from gpt2_small_fixture import argmax_schedule, gpt2_small, synthetic_logits
+from plan_gpt2_small import COLUMNS, FAMILIES, by_family, planned
 
 pytestmark = pytest.mark.slow
 
 
-def bootstraps(circuit: Circuit, levels: int, table: str, algorithm: str = "exact") -> tuple[int, float]:
-    params = replace(preset("paper-16"), levels=levels)
+def step(circuit: Circuit, levels: int) -> Graph:
+    """The graph of one generated token, its next input back at the top level."""
+    params = preset("paper-16")
     recording = record(circuit, Packing(circuit.shape, params.slots, 128), "generate", window=params.window)
-    graph = recording.graph(levels=levels, fixed={}, required={"next": levels})
-    began = time.perf_counter()
-    placed = place(graph, params, cost_table(table), algorithm=algorithm)
-    assert time.perf_counter() - began < 60
-    return placed.bootstraps, placed.refresh_seconds
+    return recording.graph(levels=levels, fixed={}, required={"next": levels})
+
+
+def price(circuit: Circuit, levels: int, table: str) -> float:
+    """Bootstraps, or their full-slot equivalents, of the exact placement."""
+    began = time.process_time()
+    params = replace(preset("paper-16"), levels=levels)
+    placed = place(step(circuit, levels), params, cost_table(table))
+    assert time.process_time() - began < 60  # recorded and planned
+    return placed.refresh_seconds
 
 
 @pytest.mark.parametrize(
-    ("counts", "iterations", "bar_8", "bar_13"),
-    [("heat", (75, 50, 24, 79), 160, 95), ("calibrated", (235, 63, 105, 309), 260, 150)],
+    ("counts", "iterations", "levels", "most"),
+    [
+        ("heat", (75, 50, 24, 79), 8, 128),  # the paper spends 326
+        ("calibrated", (235, 63, 105, 309), 8, 210),  # the paper spends 513
+        ("heat", (75, 50, 24, 79), 13, 95),
+    ],
 )
 def test_bootstraps_of_a_token_meet_their_bars(
-    counts: str, iterations: tuple[int, ...], bar_8: int, bar_13: int
+    counts: str, iterations: tuple[int, ...], levels: int, most: int
 ) -> None:
     circuit = gpt2_small(counts)
     assert tuple(circuit.calibration.iterations().values()) == iterations
-    assert bootstraps(circuit, 8, "unit")[0] <= bar_8
-    assert bootstraps(circuit, 13, "unit")[0] <= bar_13
-    assert bootstraps(circuit, 8, "unit")[0] < bootstraps(circuit, 8, "unit", "greedy")[0]
+    assert price(circuit, levels, "unit") <= most
+
+
+def test_a_relaxed_argmax_needs_78_bootstraps_at_13_levels() -> None:
+    """78 is what the hand-built model needs with an argmax that does not hold its leader."""
+    assert price(gpt2_small("heat", argmax_solver="relaxed"), 13, "unit") <= 78
 
 
 def test_full_slot_equivalents_at_13_levels() -> None:
-    assert bootstraps(gpt2_small("heat"), 13, "equivalents")[1] <= 60
+    assert price(gpt2_small("heat"), 13, "equivalents") <= 60
 
 
-def test_the_fixtures_argmax_holds_its_leader() -> None:
-    """Synthetic rows of 50257 logits: a Gaussian bulk and a logarithmic tail under the leader."""
-    rng, size = np.random.default_rng(0), 50257
-    for _ in range(12):
-        x = -35 + rng.uniform(1.8, 2.6) * rng.standard_normal(size)
-        slope, top = rng.uniform(0.9, 1.9), -35 + rng.uniform(13, 22)
-        x[:2000] = np.maximum(x[:2000], top - slope * np.log(np.arange(1, 2001)))
-        x = rng.permutation(x)
-        hot = cutmax(x, argmax_schedule(), mean=lambda v: v.mean(keepdims=True), size=size)
-        assert hot.argmax() == x.argmax()
-        assert 0.05 < hot.max() < 1.5
-        assert np.sort(hot)[-2] < 0.5 * hot.max()
+def test_every_algorithm_on_the_recorded_token() -> None:
+    rows = compare(step(gpt2_small("heat"), 8), preset("paper-16"), cost_table("unit"))
+    found = {(r.algorithm, r.pairing): r.placement.bootstraps for r in rows if r.placement is not None}
+    assert len(found) == len(rows)
+    assert found["exact", True] == min(found.values())
+    assert found["exact", False] <= min(found["greedy", False], found["shortest-path", False])
 
 
-def test_operation_counts_are_no_worse_than_the_published_layout() -> None:
-    circuit = gpt2_small("heat")
-    made = plan(circuit, preset("paper-16"), programs=("generate",), context=128, mlp="A")
-    found = tally(made, "generate", cost_table("paper-a100"))
-    assert sum(t.plain_products for t in found.values()) <= 4352
-    assert sum(t.masks for t in found.values()) <= 250
-    assert sum(t.hoisted for t in found.values()) <= 890
-    assert sum(t.conjugations for t in found.values()) <= 74
-    assert sum(t.hoisted + t.rotations for t in found.values()) <= 890 + 1379
-    assert found["layernorm"].products <= 425
-    assert found["softmax"].products <= 326
-    assert found["gelu"].products <= 276
-    assert found["attention"].products <= 96
+@pytest.mark.parametrize("powers", [(3, 3, 3, 3, 3, 7), (9, 3, 3, 3, 7)])
+def test_the_fixtures_argmax_holds_its_leader(powers: tuple[int, ...]) -> None:
+    """On rows it was not fitted on: the leader stays the leader, and ends near one where it leads by a tenth."""
+    rows = synthetic_logits(24, seed=5)
+    hot = cutmax(
+        rows, argmax_schedule(powers), mean=lambda v: v.mean(-1, keepdims=True), size=rows.shape[1],
+        total=lambda v: v.sum(-1, keepdims=True),
+    )  # fmt: skip
+    assert (hot.argmax(-1) == rows.argmax(-1)).all()
+    second, first = np.sort(rows, axis=-1)[:, -2:].T
+    clear = first - second > 0.1
+    assert clear.sum() >= 12
+    assert np.median(hot[clear].max(-1)) == pytest.approx(1.0, abs=1e-2)
+    assert hot.max() < 1.1
+
+
+def test_operation_counts_are_no_worse_than_the_layout_counted_by_hand() -> None:
+    """Every family and kind, the argmax in the same five rounds; its products are a schedule's that holds the leader.
+
+    Counted by hand are two Newton passes a round; 20 passes hold the leader (3, 6, 6, 3, 2), 3 products each.
+    """
+    made = planned("heat", "A", powers=(9, 3, 3, 3, 7))
+    found = by_family(made)
+    assert set(found) == set(FAMILIES)
+    for name, expected in FAMILIES.items():
+        allowed = dict(zip(COLUMNS, expected))
+        if name == "argmax":
+            allowed["products"] += 3 * (20 - 10)
+        for column, most in allowed.items():
+            assert getattr(found[name], column) <= most, f"{name}: {column}"
+    assert sum(t.products for t in found.values()) <= 1206
     assert len(made.rotations) <= 104
 
 

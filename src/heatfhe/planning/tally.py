@@ -80,11 +80,12 @@ def step_work(step: Step, products: dict[str, Product]) -> Counter[str]:
 
 
 def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]:
-    """Counts and prices of a program by operator, in the order of a token."""
+    """Counts and prices of a program by operator, in the order of a token; operators of one's own come after."""
     chosen, products = plan.program(program), dict(plan.products)
     slots = plan.params.slots
     out = {}
-    for operator in [o for o in OPERATORS if any(s.operator == o for s in chosen.steps)]:
+    found = dict.fromkeys(s.operator for s in chosen.steps)
+    for operator in [*(o for o in OPERATORS if o in found), *(o for o in found if o not in OPERATORS)]:
         steps = [s for s in chosen.steps if s.operator == operator]
         work: Counter[str] = Counter()
         seconds = refreshed = 0.0
