@@ -35,6 +35,13 @@ def test_a_cached_run_equals_a_whole_one(circuit: Circuit, data: st.DataObject) 
     np.testing.assert_allclose(np.concatenate([first, second]), whole, rtol=0, atol=1e-10 * np.abs(whole).max())
 
 
+def test_a_long_run_goes_by_parts(circuit: Circuit, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = np.random.default_rng(0).integers(0, circuit.shape.vocabulary, (2, circuit.shape.context))
+    whole = circuit.run(tokens)
+    monkeypatch.setattr("heatfhe.circuit.circuit._ROWS", 3)
+    np.testing.assert_allclose(circuit.run(tokens), whole, rtol=1e-12, atol=1e-12)
+
+
 def test_a_batch_equals_its_rows(circuit: Circuit) -> None:
     tokens = np.random.default_rng(0).integers(0, circuit.shape.vocabulary, (3, 5))
     batch = circuit.run(tokens)

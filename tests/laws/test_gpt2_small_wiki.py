@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws 1 and 2 and calibration's promise on real weights: GPT-2 small at its full context. Takes minutes.
+"""Laws 1 and 2 and calibration's promise on real weights: GPT-2 small at its full context. Half an hour on one core.
 
 HEATFHE_WEIGHTS is the folder of an unpacked GPT-2 small checkpoint, HEATFHE_DATA one that holds wiki.finetune.txt.xz
-and wiki.heldout.txt.xz.
+and wiki.heldout.txt.xz. With MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8000000000 memory is reused rather than returned, which
+saves half of the time.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,20 @@ def test_deployed_is_the_circuit(prepared: Prepared, circuit: Circuit) -> None:
     assert worst(prepared.logits(tokens, "float32"), wanted) < 1e-4
 
 
-def test_perplexity_within_half_a_percent(prepared: Prepared, circuit: Circuit) -> None:
+def test_perplexity_within_half_a_percent(
+    prepared: Prepared, circuit: Circuit, record_property: Callable[[str, object], None]
+) -> None:
     ours, parents = [], []
     for row in windows("wiki.heldout.txt.xz", HELD_OUT_WINDOWS):
         tokens, labels = row[:-1], torch.from_numpy(row[1:])
-        found = torch.from_numpy(circuit.run(tokens))
-        assert bool(torch.isfinite(found).all())
-        ours.append(float(torch.nn.functional.cross_entropy(found, labels)))
+        logits = torch.from_numpy(circuit.run(tokens))
+        assert bool(torch.isfinite(logits).all())
+        ours.append(float(torch.nn.functional.cross_entropy(logits, labels)))
         exact = prepared.logits(tokens, mode="exact").double()
         parents.append(float(torch.nn.functional.cross_entropy(exact, labels)))
         assert ours[-1] < parents[-1] + 0.1  # none diverges
-    assert np.exp(np.mean(ours)) < 1.005 * np.exp(np.mean(parents))
+    found, wanted = float(np.exp(np.mean(ours))), float(np.exp(np.mean(parents)))
+    record_property("perplexity of the circuit and of the model", (found, wanted))
+    record_property("iterations", dict(circuit.calibration.iterations()))
+    record_property("largest difference of one window, in nats", max(abs(a - b) for a, b in zip(ours, parents)))
+    assert abs(found / wanted - 1) < 0.005

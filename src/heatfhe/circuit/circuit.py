@@ -21,6 +21,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.records import Calibration
 
 Tokens = NDArray[np.int64]
+_ROWS = 256  # rows of a sequence run at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,12 @@ class Circuit:
         ids = np.asarray(tokens, dtype=np.int64)
         if ids.ndim == 0 or ids.shape[-1] == 0:
             raise ConfigError("run needs at least one token")
-        return forward(self, embed(self, ids, 0), Cache(), tap=tap)
+        x = embed(self, ids, 0)
+        if tap is not no_tap or x.shape[-2] <= _ROWS:
+            return forward(self, x, Cache(), tap=tap)
+        cache = Cache()  # long sequences by parts: half the scores are never made, and memory stays bounded
+        parts = [forward(self, x[..., k : k + _ROWS, :], cache) for k in range(0, x.shape[-2], _ROWS)]
+        return np.concatenate(parts, axis=-2)
 
     def generate(self, prompt: Sequence[int], count: int, *, tap: Tap = no_tap) -> Generation:
         """Free running as an engine does it: each near one-hot row, not the token it names, is fed back."""
