@@ -2,8 +2,8 @@
 """Laws 1 and 2 and calibration's promise on real weights: GPT-2 small at its full context. Half an hour on one core.
 
 HEATFHE_WEIGHTS is the folder of an unpacked GPT-2 small checkpoint, HEATFHE_DATA one that holds wiki.finetune.txt.xz
-and wiki.heldout.txt.xz. With MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8000000000 memory is reused rather than returned, which
-saves half of the time.
+and wiki.heldout.txt.xz. With MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8000000000 freed memory is kept for the next
+window, which saves half of the time.
 """
 
 from __future__ import annotations
