@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 NEEDED = ("torch", "numba", "fastapi")
+
+
+def shape(line: str) -> str:
+    """A line of output without its numbers, quoted words, bytes and paddings."""
+    line = re.sub(r"'[^']*'", "'...'", line)
+    line = re.sub(r"\b[0-9a-f]{2}\b(?: [0-9a-f]{2}\b)+", "BYTES", line)
+    line = re.sub(r"\d[\d.,e-]*", "N", line)
+    line = re.sub(r"(N )*N$", "N", re.sub(r"\[[N ]+\]$", "[N]", line))
+    return re.sub(r"(\S+)/report", "OUT/report", re.sub(r"-{3,}", "---", " ".join(line.split())))
 
 
 @pytest.mark.slow
@@ -39,7 +49,18 @@ def test_killed_three_times_it_still_ends_well(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"seed {seed}: {done.stdout[-1500:]}\n{done.stderr[-1500:]}"
     assert "equal to the plaintext circuit's tokens" in done.stdout
+    readme = re.search(r"## What you will see.*?```text\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert readme is not None
+    said = {shape(line) for line in done.stdout.splitlines()}
+    kept = ("train", "set-up", "measure", "serve")  # a second run says that these are kept, or where it serves
+    for line in readme.group(1).splitlines():
+        if line and not any(f"] {stage} " in line for stage in kept):
+            assert shape(line) in said, f"README shows what the demo does not say: {line}"
     facts = json.loads((tmp_path / "demo" / "demo.json").read_text())["body"]
-    assert [name for name, _ in facts["stages"]][:3] == ["set-up", "train", "measure"]
+    names = ["set-up", "train", "measure", "plan", "serve", "keys", "generate", "check", "fidelity"]
+    assert [name for name, _ in facts["stages"]] == names
+    page = (tmp_path / "demo" / "report.html").read_text()
+    for key in ("server", "iterations", "training", "levels", "latency", "fidelity", "drift", "parameters", "versions"):
+        assert f'<section id="{key}"' in page, key
     assert len(bytes.fromhex(facts["server"]["hex"].replace("\n", " "))) == 64
     assert (tmp_path / "demo" / "report.html").stat().st_size > 50_000
