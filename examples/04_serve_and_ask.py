@@ -17,9 +17,8 @@ def main() -> None:
     parser.add_argument("circuit", type=Path)
     parser.add_argument("--prompt", default="Once upon a time")
     parser.add_argument("--tokens", type=int, default=2)
-    parser.add_argument(
-        "--params", default="insecure-native-12", help="insecure-... sets are toys: they protect nothing"
-    )
+    toy = "insecure-native-12-r40"
+    parser.add_argument("--params", default=toy, help="insecure-... sets are toys: they protect nothing")
     parser.add_argument("--folder", type=Path, default=Path("out/example"), help="server's and client's own folders")
     parser.add_argument("--simulate", action="store_true", help="clear engine: quick, and nothing is encrypted")
     args = parser.parse_args()
