@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -79,6 +80,8 @@ def test_train_writes_a_run_and_goes_on_from_it(
         (["--preset", "luck"], "unknown preset 'luck'"),
         (["--recipe", "large"], "unknown recipe 'large'"),
         (["--text", "gone.txt"], "gone.txt: no such text file"),
+        (["--text", "EMPTY"], "empty.txt holds no text"),
+        (["--text", "SHORT"], "short.txt holds 2 tokens, a window needs 17"),
         (["--share", "0"], "share lies in"),
         (["--noise", "-1"], "noise and push must be at least 0"),
         (["--recipe", "default-model"], "context 128 exceeds the model's 16"),
@@ -87,7 +90,10 @@ def test_train_writes_a_run_and_goes_on_from_it(
 def test_wrong_arguments_are_one_good_line(
     model: Path, tmp_path: Path, change: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*train(model, tmp_path / "run"), *change]) == 1
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("the")
+    places = {"EMPTY": str(tmp_path / "empty.txt"), "SHORT": str(tmp_path / "short.txt")}
+    assert main([*train(model, tmp_path / "run"), *(places.get(part, part) for part in change)]) == 1
     said = capsys.readouterr().err
     assert words in said
     assert said.startswith("heat: ")
@@ -121,9 +127,11 @@ def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytes
     assert names[4:] == [f"{p} plain seed 0" for p in ("heat", "squeezed", "depth-only", "fixed-counts", "control")]
     totals = [sum(row["iterations"].values()) for row in body["rows"]]
     assert totals[0] < totals[1] < totals[2] < totals[3]  # a tighter tolerance takes more
-    assert totals[7] < totals[3]  # fixed-counts: a share of the calibrated
+    assert totals[7] <= totals[4]  # fixed-counts: cut to HEAT's own total
+    assert totals[7] < totals[3]
     assert all(row["windows"] == 3 and row["perplexity"] > 1 for row in body["rows"])
-    assert read_json(out / "compare.json", "heatfhe-comparison", (1,)) == body
+    assert read_json(out / "compare.json", "heatfhe-comparison", (2,)) == body
+    assert (out / "compare.md").read_text().count("\n") == 2 + 9
     before = {p: p.stat().st_mtime_ns for p in out.rglob("circuit.json")}
     assert len(before) == 9
     assert main(arguments) == 0
@@ -134,7 +142,14 @@ def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    "change", [["--presets", "heat,luck"], ["--seeds", "0,x"], ["--solvers", "quick"], ["--params", "x"]]
+    "change",
+    [
+        ["--presets", "heat,luck"],
+        ["--presets", "heat:quick"],
+        ["--seeds", "0,x"],
+        ["--params", "insecure-native-12,x"],
+        ["--processes", "0"],
+    ],
 )
 def test_compare_finds_wrong_names_before_it_trains(
     model: Path, tmp_path: Path, change: list[str], capsys: pytest.CaptureFixture[str]
@@ -143,6 +158,24 @@ def test_compare_finds_wrong_names_before_it_trains(
     assert main(["compare", str(model), "--text", text, "--recipe", "tiny", "-o", str(tmp_path / "c"), *change]) == 1
     assert capsys.readouterr().err.startswith("heat: ConfigError: ")
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.slow
+def test_processes_change_nothing(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for processes in ("1", "3"):
+        arguments = ["compare", str(model), "--text", str(model / "text.txt"), "--recipe", "tiny"]
+        arguments += ["--presets", "heat,fixed-counts,heat:relaxed", "--seeds", "0,1", "--windows", "3", "--json"]
+        assert main([*arguments, "-o", str(tmp_path / processes), "--processes", processes]) == 0
+        found.append(answer(capsys)["rows"])
+    assert [row["name"] for row in found[0]] == [row["name"] for row in found[1]]
+    assert len(found[0]) == 8 + 6
+    for alone, together in zip(*found):
+        assert alone["iterations"] == together["iterations"]
+        assert alone["perplexity"] == pytest.approx(together["perplexity"], rel=1e-5)
+    totals = {row["name"]: sum(row["iterations"].values()) for row in found[0]}
+    for seed in (0, 1):
+        assert totals[f"fixed-counts plain seed {seed}"] == totals[f"heat plain seed {seed}"]
 
 
 @pytest.mark.slow
@@ -161,3 +194,25 @@ def test_a_process_killed_for_real_goes_on(model: Path, tmp_path: Path, how: sig
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=True)
     assert json.loads(done.stdout)["digest"] == wanted
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_until_it_is_done(model: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(train(model, tmp_path / "straight")) == 0
+    wanted = answer(capsys)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "heatfhe.cli", *train(model, tmp_path / "killed")]
+    rng, kills = random.Random(9), 0
+    for _ in range(12):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            process.communicate(timeout=rng.uniform(2.0, 9.0))
+        except subprocess.TimeoutExpired:
+            kills += 1
+            process.kill()
+            process.communicate()
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=True)
+    got = json.loads(done.stdout)
+    assert kills >= 3
+    for key in ("digest", "iterations", "validation", "updates", "skipped"):
+        assert got[key] == wanted[key], key

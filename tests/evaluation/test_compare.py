@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from typing import Any
 
 from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.evaluation import under_noise
-from heatfhe.evaluation.compare import HEADERS, measure, solver_levels, table_row
+from heatfhe.evaluation.compare import HEADERS, Row, markdown, measure, solver_levels, table_row
 from heatfhe.evaluation.drift import drift, sample_windows
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
@@ -47,7 +49,7 @@ def test_rows_fit_their_table_and_json() -> None:
     assert len(shown) == len(HEADERS)
     assert shown[HEADERS.index("bts")] == "-"
     assert shown[HEADERS.index("it/fwd")] == row.total
-    assert json.loads(json.dumps(row.as_json(), allow_nan=False))["iterations"] == row.iterations
+    assert Row.from_json(json.loads(json.dumps(row.as_json(), allow_nan=False))) == row
 
 
 def test_a_collapsed_circuit_has_a_row_too() -> None:
@@ -64,3 +66,25 @@ def test_fewer_iterations_show() -> None:
     deep, low = (measure(n, c, WINDOWS, 1e-5) for n, c in (("deep", CIRCUIT), ("low", shallow)))
     assert low.total < deep.total
     assert low.levels < deep.levels
+
+
+def test_the_summary_is_over_seeds_with_ratios_to_calibration_and_control() -> None:
+    def made(name: str, total: int, perplexity: float, **more: Any) -> Row:
+        iterations = {"norm_goldschmidt": total, "norm_newton": 0, "softmax_init": 0, "softmax_refine": 0}
+        facts: dict[str, Any] = {"levels": total, "noisy_perplexity": perplexity, "kl": 0.0, "top1": 1.0}
+        return Row(name=name, iterations=iterations, perplexity=perplexity, collapsed=1, windows=4, **{**facts, **more})
+
+    rows = [
+        made("calibrated 1e-04 plain", 100, 3.0),
+        *(made(f"heat plain seed {i}", 40 + i, 3.3 + i, noisy_perplexity=math.nan) for i in range(2)),
+        *(made(f"control plain seed {i}", 110, 3.0 + i) for i in range(2)),
+    ]
+    head, rule, calibrated, heat, control = (line.split(" | ") for line in markdown(rows).splitlines())
+    at = head.index
+    assert len(calibrated) == len(heat) == len(control) == len(head) == len("".join(rule).split("|")) - 2
+    assert heat[at("iterations")] == "40.5 (40 to 41)"
+    assert heat[at("fewer than calibrated 1e-4, plain")] == "2.47 (2.439 to 2.5)"
+    assert heat[at("to control, %")] == "8.75 (7.5 to 10)"  # each seed against its own control
+    assert calibrated[at("to control, %")] == "-14.29"
+    assert heat[at("under noise")] == "-"
+    assert heat[-1].strip(" |") == "2/8"

@@ -70,6 +70,7 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"prior_end": 1.0}, "between 0 and 1"),
         ({"noise": -1.0}, "at least 0"),
         ({"fixed_share": 0.0}, "fixed_share in"),
+        ({"fixed_total": -1}, "fixed_total of at least 0"),
         ({"tolerance": 2.0}, "tolerance lies in"),
         ({"solver": "quick"}, "plain, relaxed"),
         ({"counts": "guessed"}, "learned, calibrated, fixed"),
@@ -97,7 +98,7 @@ def test_json_that_is_no_recipe_is_refused() -> None:
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="gpt2-small, default-model, tiny"):
         recipe("large")
-    with pytest.raises(ConfigError, match="heat, squeezed, depth-only, fixed-counts, control"):
+    with pytest.raises(ConfigError, match="heat, squeezed, depth-only, fixed-counts, control, noisy"):
         preset("luck", recipe("tiny"))
 
 
@@ -127,6 +128,7 @@ def test_presets_change_one_thing() -> None:
     assert changed["fixed-counts"] == {
         "squeeze.updates": 0, "heat.halting": "hard", "heat.lambda_iter": 0.0, "heat.logit_lr": 0.0, "counts": "fixed",
     }  # fmt: skip
+    assert changed["noisy"] == {"noise": 1.7e-4}
     control = preset("control", base)
     assert all(p.halting == "none" and p.lambda_range == 0 and not p.distil for p in control.phases.values())
     assert [p.updates * p.tokens_per_update for p in control.phases.values()] == [

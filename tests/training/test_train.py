@@ -74,6 +74,22 @@ def test_tensorboard_holds_the_same_scalars(whole: Run) -> None:
     assert [e.value for e in read.Scalars("update/task")] == pytest.approx(wanted, rel=1e-6)
 
 
+def test_tensorboard_holds_every_sites_distribution(whole: Run) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    _, trained, folder = whole
+    read = events.EventAccumulator(str(folder / "tensorboard"), size_guidance={events.HISTOGRAMS: 0})
+    read.Reload()
+    laws = [x for x in read_log(folder) if x["kind"] == "distributions"]
+    for name in trained.calibration.counts():
+        shown = read.Histograms(f"distributions/{name}")
+        assert [e.step for e in shown] == [x["step"] for x in laws]
+        for event, line in zip(shown, laws):
+            assert event.histogram_value.bucket == pytest.approx(line["p"][name])
+            mean = sum(k * p for k, p in enumerate(line["p"][name]))
+            assert event.histogram_value.sum == pytest.approx(mean)
+        assert [e.value for e in read.Scalars(f"modes/{name}")] == [x["modes"][name] for x in laws]
+
+
 def test_the_result_is_a_plain_checkpoint_and_a_circuit(whole: Run, tmp_path: Path) -> None:
     prepared, trained, _ = whole
     circuit = export(prepared, trained.calibration, tmp_path / "circuit", tokenizer=None, name="tiny")
@@ -104,13 +120,27 @@ def test_depth_only_learns_counts_and_no_weight() -> None:
     assert all(p.requires_grad for p in prepared.weights())  # frozen for the run alone
 
 
-def test_fixed_counts_keep_their_share() -> None:
+def test_fixed_counts_keep_their_share_or_their_total() -> None:
     prepared = fresh()
     trained = go(prepared, preset("fixed-counts", short(fixed_share=0.5)))
     full = go(fresh(), preset("fixed-counts", short(fixed_share=1.0)))
-    halved = fixed_counts(full.calibration, 0.5)
-    assert trained.calibration.counts() == halved
+    before = sum(full.iterations.values())
+    assert sum(trained.iterations.values()) == round(0.5 * before)
+    assert trained.calibration.counts() == fixed_counts(full.calibration, round(0.5 * before))
     assert not same_weights(prepared, fresh())
+    exact = go(fresh(), preset("fixed-counts", short(fixed_total=before - 7)))
+    assert sum(exact.iterations.values()) == before - 7
+
+
+def test_counts_are_cut_evenly_and_stop_at_the_floors() -> None:
+    full = go(fresh(), preset("fixed-counts", short(fixed_share=1.0))).calibration
+    before = full.counts()
+    half = fixed_counts(full, sum(full.iterations().values()) // 2)
+    for name, count in half.items():
+        assert abs(count - 0.5 * before[name]) <= 1.0, name
+    floors = {site.name: site.floor for site in full.sites()}
+    assert fixed_counts(full, 0) == floors
+    assert fixed_counts(full, 10**6) == before
 
 
 @pytest.mark.parametrize("name", ["squeezed", "control"])
@@ -192,6 +222,17 @@ def test_bad_input_is_refused() -> None:
     foreign = cut(np.arange(16 * 4 + 1) % 49, 16)
     with pytest.raises(ConfigError, match="ids up to 48 do not fit the model's vocabulary of 48"):
         train(prepared, foreign, short())
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_sharded_weights_are_refused(kind: str) -> None:
+    from accelerate.utils import DistributedType
+
+    class Sharded:
+        distributed_type = DistributedType[kind]
+
+    with pytest.raises(ConfigError, match=f"{kind} splits the weights over processes.*torchrun"):
+        go(fresh(), short(), accelerator=Sharded())
 
 
 def test_an_unsupported_nonlinearity_is_named() -> None:

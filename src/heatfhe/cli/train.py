@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
     )
     parser.add_argument("--recipe", default=None, help="default-model, gpt2-small or tiny (default: by the model)")
-    parser.add_argument("--preset", default="heat", help="heat, squeezed, depth-only, fixed-counts or control")
+    parser.add_argument("--preset", default="heat", help="heat, squeezed, depth-only, fixed-counts, control or noisy")
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
-    parser.add_argument("--noise", type=float, default=0.0, help="train under refresh noise of this standard deviation")
+    parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
     parser.add_argument("--held-out", type=int, default=64, help="windows kept for validation")
@@ -49,8 +49,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from heatfhe.training import Stopped, preset, recipe, train
 
     folder = model_folder(args.model)
-    chosen = recipe(args.recipe or ("default-model" if args.model == "default" else "gpt2-small"))
-    chosen = replace(preset(args.preset, chosen), solver=args.solver, noise=args.noise, seed=args.seed)
+    chosen = recipe(args.recipe or ("default-model" if args.model == "default" else "gpt2-small"), args.solver)
+    chosen = replace(preset(args.preset, chosen), seed=args.seed)
+    if args.noise is not None:
+        chosen = replace(chosen, noise=args.noise)
     if args.share != 1.0:
         chosen = chosen.scaled(args.share)
     encode, end = load_encoder(folder)

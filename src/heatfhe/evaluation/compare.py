@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -22,8 +25,9 @@ from heatfhe.records import FAMILIES
 class Row:
     """One circuit measured.
 
-    ``levels`` are those its solvers spend. ``bootstraps`` are those of one token up to its logits, and the noise
-    entered at each of them; None where no plan was asked for, and the noise entered at every site's input and output.
+    ``levels`` are those its solvers spend. With ``params`` the circuit was planned: ``bootstraps`` are those of one
+    token up to its logits, and the noise entered at each of them. Without, it entered at every site's input and output.
+    ``seconds`` is how long its training took.
     """
 
     name: str
@@ -36,6 +40,8 @@ class Row:
     collapsed: int
     windows: int
     bootstraps: int | None = None
+    params: str | None = None
+    seconds: float = 0.0
 
     @property
     def total(self) -> int:
@@ -44,8 +50,14 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form; a number that does not exist is null."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in plain.items()}
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Row:
+        """Inverse of as_json."""
+        missing = {k: math.nan for k in ("perplexity", "noisy_perplexity", "kl") if body[k] is None}
+        return cls(**{**body, **missing})
 
 
 HEADERS = (
@@ -68,6 +80,7 @@ def measure(
     *,
     seed: int = 0,
     params: Params | None = None,
+    seconds: float = 0.0,
 ) -> Row:
     """Measure a circuit on held-out windows (W, positions + 1), clear and with noise of standard deviation sigma.
 
@@ -91,6 +104,8 @@ def measure(
         collapsed=found.collapsed,
         windows=found.windows,
         bootstraps=bootstraps,
+        params=None if params is None else params.name,
+        seconds=seconds,
     )
 
 
@@ -101,3 +116,61 @@ def table_row(row: Row) -> tuple[Any, ...]:
         *(f"{row.perplexity:.3f}", f"{row.noisy_perplexity:.3f}", f"{row.kl:.2e}"),
         *(f"{100 * row.top1:.1f}", f"{row.collapsed}/{row.windows}"),
     )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table of the mean over seeds, and where seeds differ their least and largest; ratios to both calibrations."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(re.sub(r" seed \d+$", "", row.name), []).append(row)
+    parents = {s: groups.get(f"calibrated 1e-04 {s}") for s in ("plain", "relaxed")}
+    control = {_seed(row): row.perplexity for row in groups.get("control plain", ())}
+    mean = sum(control.values()) / len(control) if control else math.nan
+    columns: dict[str, Callable[[Row], float]] = {
+        "iterations": lambda r: r.total,
+        **{words: _of_family(family) for family, words in FAMILY_COLUMNS.items()},
+        **{f"fewer than calibrated 1e-4, {s}": _ratio_to(p[0].total) for s, p in parents.items() if p},
+        "levels": lambda r: r.levels,
+        "bootstraps": lambda r: math.nan if r.bootstraps is None else r.bootstraps,
+        "perplexity": lambda r: r.perplexity,
+        "to control, %": lambda r: 100 * (r.perplexity / control.get(_seed(r), mean) - 1),
+        "under noise": lambda r: r.noisy_perplexity,
+        "KL": lambda r: r.kl,
+        "top-1, %": lambda r: 100 * r.top1,
+        "training, s": lambda r: r.seconds or math.nan,
+    }
+    lines = [f"| circuit | {' | '.join(columns)} | collapsed |", "|---" * (len(columns) + 2) + "|"]
+    for name, group in groups.items():
+        cells = [_mean([value(row) for row in group]) for value in columns.values()]
+        collapsed = f"{sum(r.collapsed for r in group)}/{sum(r.windows for r in group)}"
+        lines.append(f"| {name} | {' | '.join(cells)} | {collapsed} |")
+    return "\n".join(lines) + "\n"
+
+
+FAMILY_COLUMNS = {
+    "norm_goldschmidt": "LN Goldschmidt",
+    "norm_newton": "LN Newton",
+    "softmax_init": "softmax init",
+    "softmax_refine": "refine",
+}
+
+
+def _of_family(family: str) -> Callable[[Row], float]:
+    return lambda row: row.iterations[family]
+
+
+def _ratio_to(total: int) -> Callable[[Row], float]:
+    return lambda row: total / max(1, row.total)
+
+
+def _seed(row: Row) -> str:
+    return row.name.rpartition(" seed ")[2]
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Mean (least to largest) of what exists."""
+    known = [v for v in values if math.isfinite(v)]
+    if not known:
+        return "-"
+    shown = [f"{v:.4g}" for v in (sum(known) / len(known), min(known), max(known))]
+    return shown[0] if shown[1] == shown[2] else f"{shown[0]} ({shown[1]} to {shown[2]})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from heatfhe.sites import Prepared
 
 
 class Journal:
-    """Appends one JSON object a line to ``log.jsonl``, and scalars to TensorBoard event files beside it.
+    """Appends one JSON object a line to ``log.jsonl``, and scalars and distributions to TensorBoard files beside it.
 
     A resumed run first drops the lines past its checkpoint, so that every update stands there once.
     """
@@ -49,10 +49,15 @@ class Journal:
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def distributions(self, step: int, prepared: Prepared) -> None:
-        """Every site's distribution, as probabilities from count 0 up."""
+        """Every site's distribution, as probabilities from count 0 up; a histogram and a mode each in TensorBoard."""
         p = prepared.halting.probabilities().detach().cpu().double()
         rows = {s.name: [round(v, 6) for v in p[i, : s.max_count + 1].tolist()] for i, s in enumerate(prepared.sites)}
-        self.write("distributions", step, {"p": rows, "modes": prepared.modes()})
+        modes = prepared.modes()
+        self.write("distributions", step, {"p": rows, "modes": modes})
+        if self._writer is not None:
+            for name, law in rows.items():
+                self._writer.add_histogram_raw(f"distributions/{name}", **_histogram(law), global_step=step)
+                self._writer.add_scalar(f"modes/{name}", modes[name], step)
 
     def close(self) -> None:
         """Flush what is buffered."""
@@ -80,6 +85,16 @@ def _truncate(path: Path, after: int) -> None:
 
 def _line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, allow_nan=False) + "\n"
+
+
+def _histogram(law: Sequence[float]) -> dict[str, Any]:
+    """A law over counts 0, 1, ... as TensorBoard's buckets, one around each count."""
+    moments = [sum(k**power * p for k, p in enumerate(law)) for power in (0, 1, 2)]
+    limits = [k + 0.5 for k in range(len(law))]
+    return {
+        **{"min": -0.5, "max": len(law) - 0.5, "num": moments[0], "sum": moments[1], "sum_squares": moments[2]},
+        **{"bucket_limits": limits, "bucket_counts": list(law)},
+    }
 
 
 def _finite(value: Any) -> Any:

@@ -13,7 +13,9 @@ from heatfhe.files import json_digest
 HALTING = ("none", "soft", "hard")
 SOLVERS = ("plain", "relaxed")
 COUNTS = ("learned", "calibrated", "fixed")
+SUPPORTS = ("family", "site")
 PRECISIONS = ("bf16", "float32")
+Solver = Literal["plain", "relaxed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ class Recipe:
     ``iter_ramp``         updates over which lambda_iter ramps in at the start of phase two.
     ``prior_start, prior_end``   the prior's p, annealed linearly over phase two.
     ``patience, gap``     back-off: micro-batch steps on target before it is lowered; updates between two lowerings.
+    ``lowest_init``       where the targets of the softmax init sites stop (ours; the paper's is their floor, 1).
     ``geometric_at_zero`` the prior at target 0 is the geometric law, as the paper's text says (False: its formula).
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
@@ -84,7 +87,11 @@ class Recipe:
                           calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
     ``train_weights``     False freezes them: the depth-only ablation.
-    ``counts``            ``learned``; ``calibrated`` keeps the calibration's; ``fixed`` scales them by ``fixed_share``.
+    ``support``           where a site's distribution begins: one above its family's largest calibrated count, at least
+                          the paper's (``family``), or one above its own (``site``, ours: less to descend).
+    ``counts``            ``learned``; ``calibrated`` keeps the calibration's; ``fixed`` cuts them evenly, by hand.
+    ``fixed_share``       the share of the calibrated iterations that fixed counts keep.
+    ``fixed_total``       or the iterations per forward they add up to, where it is above 0.
     ``noise``             standard deviation added at every site's input and output in phases two and three (ours).
     ``micro_tokens``      tokens of one forward pass in one process.
     ``precision``         ``bf16`` autocast with float32 solvers, or ``float32``.
@@ -121,6 +128,7 @@ class Recipe:
     prior_end: float = 0.9
     patience: int = 75
     gap: int = 150
+    lowest_init: int = 1
     geometric_at_zero: bool = True
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-10
@@ -134,10 +142,12 @@ class Recipe:
     rule: str = "per-site"
     calibration_windows: int = 128
     delta_2: int | None = 2
-    solver: Literal["plain", "relaxed"] = "plain"
+    solver: Solver = "plain"
     train_weights: bool = True
+    support: Literal["family", "site"] = "family"
     counts: Literal["learned", "calibrated", "fixed"] = "learned"
     fixed_share: float = 0.55
+    fixed_total: int = 0
     noise: float = 0.0
     micro_tokens: int = 4096
     precision: Literal["bf16", "float32"] = "bf16"
@@ -153,17 +163,19 @@ class Recipe:
             raise ConfigError(f"micro_tokens {self.micro_tokens} holds no whole window of {self.context}; raise it")
         if not (0 < self.prior_start < 1 and 0 < self.prior_end < 1):
             raise ConfigError(f"the prior's p runs between 0 and 1, got {self.prior_start} to {self.prior_end}")
-        if not (self.noise >= 0 and self.push >= 0 and 0 < self.fixed_share <= 1):
+        if not (self.noise >= 0 and self.push >= 0):
+            raise ConfigError(f"noise and push must be at least 0, got {self.noise} and {self.push}")
+        if not (0 < self.fixed_share <= 1 and self.fixed_total >= 0):
             raise ConfigError(
-                "noise and push must be at least 0 and fixed_share in (0, 1], "
-                f"got {self.noise}, {self.push} and {self.fixed_share}"
+                f"fixed_share in (0, 1] and fixed_total of at least 0, got {self.fixed_share} and {self.fixed_total}"
             )
         if not (0 < self.tolerance < 1 and self.clip > 0):
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
-        for name, known in (("solver", SOLVERS), ("counts", COUNTS), ("precision", PRECISIONS)):
+        for name, known in (("solver", SOLVERS), ("counts", COUNTS), ("support", SUPPORTS), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; have: {', '.join(known)}")
-        for name in ("patience", "calibration_windows", "validate_every", "validate_batches", "checkpoint_every"):
+        every = ("validate_every", "validate_batches", "checkpoint_every")
+        for name in ("patience", "lowest_init", "calibration_windows", *every):
             if getattr(self, name) < 1:
                 raise ConfigError(f"a recipe's {name} must be at least 1, got {getattr(self, name)}")
         self._check_phases()

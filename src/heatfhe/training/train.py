@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heatfhe.approx import InverseSqrtFit, SoftmaxFit
 from heatfhe.errors import ConfigError
 from heatfhe.halting import BackOff
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges import calibrate, refit
-from heatfhe.records import FAMILIES, Calibration, Domain, SoftmaxCalibration
+from heatfhe.records import Calibration, Domain, SoftmaxCalibration
 from heatfhe.sites import Prepared
 from heatfhe.training import checkpoint
 from heatfhe.training.checkpoint import Position
@@ -29,6 +30,7 @@ from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.recipe import Recipe
 
 ORDER = ("squeeze", "heat", "cooldown", "done")
+TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ def train(
     recipe = recipe or Recipe()
     _check(prepared, windows, recipe)
     accelerator = accelerator or _accelerator(recipe)
+    _check_whole(accelerator)
     began = time.monotonic()
     identity = {"model": prepared.fingerprint(), "recipe": recipe.digest, "text": _digest(windows)}
     prepared.to(accelerator.device)
@@ -114,29 +117,61 @@ def train(
 def _enter(run: Run, phase: str) -> None:
     """What happens once before a phase: calibrate before phase two, freeze and re-fit before phase three."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
+    if phase == "squeeze" and recipe.squeeze.updates and recipe.squeeze.lambda_range > 0:
+        position.variances = _typical_variances(run)
     if phase == "heat" and recipe.heat.updates and recipe.heat.halting != "none":
         seed = _calibrated(run, delta_2=recipe.delta_2)
         if recipe.counts == "fixed":
-            seed = seed.with_counts(fixed_counts(seed, recipe.fixed_share))
-        prepared.adopt(seed)
+            wanted = recipe.fixed_total or round(recipe.fixed_share * sum(seed.iterations().values()))
+            seed = seed.with_counts(fixed_counts(seed, wanted))
+        own = {name: count + 1 for name, count in seed.counts().items()} if recipe.support == "site" else None
+        prepared.adopt(seed, max_counts=own)
         position.seed = seed.iterations()
         # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
         run.journal.write("calibrated", position.step + 1, {"iterations": seed.iterations(), "counts": seed.counts()})
-        position.targets = BackOff.start(prepared.sites, patience=recipe.patience, gap=recipe.gap)
+        lowest = {"softmax_init": recipe.lowest_init}
+        position.targets = BackOff.start(prepared.sites, patience=recipe.patience, gap=recipe.gap, lowest=lowest)
     if phase == "cooldown" and prepared.calibration is not None:
         if recipe.heat.halting == "soft":
             prepared.freeze()
         position.targets = None
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            prepared.adopt(refit(prepared, _sequences(run), reporter=run.reporter, argmax=False), keep_logits=True)
+            seen = refit(prepared, _sequences(run), reporter=run.reporter, argmax=False)
+            prepared.adopt(merge(prepared.calibration, seen), keep_logits=True)
 
 
-def fixed_counts(calibration: Calibration, share: float) -> dict[str, int]:
-    """Every calibrated count cut to a share of itself by hand, never below its floor: the artisan's baseline."""
-    floors = {f.suffix: f.floor for f in FAMILIES.values()}
-    return {
-        name: max(floors[name.rsplit("/", 1)[1]], round(count * share)) for name, count in calibration.counts().items()
-    }
+def fixed_counts(calibration: Calibration, total: int) -> dict[str, int]:
+    """The calibrated counts cut by hand, evenly, until at most ``total`` iterations per forward are left.
+
+    The next one to go is taken where the largest share of the calibrated count is left, never below a floor. A total
+    below the floors' own leaves every count at its floor.
+    """
+    full = calibration.counts()
+    counts, floors = dict(full), {site.name: site.floor for site in calibration.sites()}
+    while sum(calibration.with_counts(counts).iterations().values()) > total:
+        free = [name for name in full if counts[name] > floors[name]]
+        if not free:
+            break
+        counts[max(free, key=lambda name: counts[name] / full[name])] -= 1
+    return counts
+
+
+@torch.no_grad()
+def _typical_variances(run: Run) -> dict[str, float]:
+    """Twice the median variance that enters each norm of the parent: a squeeze prunes rows that stick out of it."""
+    prepared = run.prepared
+    seen: dict[str, list[Tensor]] = {place.name: [] for place in prepared.architecture.norms}
+    widths = {f"{place.name}/z": place.width for place in prepared.architecture.norms}
+
+    def tap(name: str, value: Tensor) -> Tensor:
+        if name in widths:
+            seen[name.removesuffix("/z")].append((value / widths[name]).flatten())
+        return value
+
+    with prepared.tapped(tap):
+        for rows in _sequences(run)[:TYPICAL_BATCHES]:
+            prepared.logits(rows, mode="exact")
+    return {name: 2.0 * float(torch.cat(parts).median()) for name, parts in seen.items()}
 
 
 def _sequences(run: Run) -> list[torch.Tensor]:
@@ -202,7 +237,10 @@ def _covers_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> bool:
 def _teacher(prepared: Prepared) -> torch.nn.Module:
     """A frozen copy of the parent with its own nonlinearities: sites keep every weight's name."""
     model: Any = prepared.model
-    teacher: torch.nn.Module = type(model)(copy.deepcopy(model.config))
+    config = copy.deepcopy(model.config)
+    if config.activation_function == "gelu_new":
+        config.activation_function = "gelu_pytorch_tanh"  # the same function as one kernel instead of eight
+    teacher: torch.nn.Module = type(model)(config)
     teacher.load_state_dict(model.state_dict())
     return teacher.to(next(model.parameters()).device).eval().requires_grad_(False)
 
@@ -212,6 +250,16 @@ def _accelerator(recipe: Recipe) -> Any:
 
     narrow = recipe.precision == "bf16" and torch.cuda.is_available()
     return Accelerator(mixed_precision="bf16" if narrow else "no", cpu=not torch.cuda.is_available())
+
+
+def _check_whole(accelerator: Any) -> None:
+    """Every process must hold the whole model: counts, constants and checkpoints are read from its weights."""
+    kind = accelerator.distributed_type.name
+    if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
+        raise ConfigError(
+            f"{kind} splits the weights over processes, which training does not support yet; "
+            "use torchrun or accelerate launch without it: every process then holds the whole model"
+        )
 
 
 def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of heat compare as jobs: each makes one circuit, measures it, and keeps both in a folder of its own."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import cached_property
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heatfhe.circuit import Circuit
+from heatfhe.cli.model_source import load_encoder, load_model, load_text, model_folder
+from heatfhe.errors import ConfigError
+from heatfhe.evaluation.compare import Row, measure
+from heatfhe.files import json_digest, read_json, write_json
+from heatfhe.planning.params import preset as parameter_set
+from heatfhe.progress import SILENT, Reporter
+
+if TYPE_CHECKING:
+    from heatfhe.training import Recipe
+
+KIND = "heatfhe-compared"
+TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
+Done = Callable[["Job", list[Row]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One row: the parent calibrated at ``tolerance``, or a ``recipe`` trained.
+
+    ``after`` names the job whose total this one's hand-cut counts are cut to.
+    """
+
+    name: str
+    solver: str
+    tolerance: float = 0.0
+    recipe: Recipe | None = None
+    after: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Its place in the run folder."""
+        return self.name.replace(" ", "-")
+
+    @property
+    def cost(self) -> int:
+        """Tokens seen in training, soft ones twice: the longest job is started first."""
+        if self.recipe is None:
+            return 0
+        phases = self.recipe.phases.values()
+        return sum(p.updates * p.tokens_per_update * (2 if p.halting == "soft" else 1) for p in phases)
+
+
+def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+    """Every row in the table's order; a preset is ``NAME`` or ``NAME:SOLVER``. A wrong name fails here, not later.
+
+    ``base`` gives the recipe for a solver. Hand-cut counts wait for the row of learned ones, unless the recipe itself
+    says what they add up to.
+    """
+    from heatfhe.training import preset
+
+    jobs, solvers = [], []
+    for name, _, solver in (p.partition(":") for p in presets):
+        solver = solver or "plain"
+        solvers.append(solver)
+        for seed in seeds:
+            made = replace(preset(name, base(solver)), seed=seed)
+            jobs.append(Job(name=f"{name} {solver} seed {seed}", solver=solver, recipe=made))
+    known = {job.name for job in jobs}
+    for i, job in enumerate(jobs):
+        learned = job.name.replace("fixed-counts", "heat")
+        if learned != job.name and learned in known and job.recipe is not None and not job.recipe.fixed_total:
+            jobs[i] = replace(job, after=learned)
+    kinds = [(s, t) for s in dict.fromkeys(solvers) for t in TOLERANCES]
+    return [Job(name=f"calibrated {t:.0e} {s}", solver=s, tolerance=t) for s, t in kinds] + jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What the rows share: the parent, its text, where results are kept, and how circuits are measured.
+
+    ``params`` are the parameter sets whose plans' bootstraps are made noisy; None stands for every site's input and
+    output.
+    """
+
+    model: str
+    out: Path
+    base: Recipe
+    text: str | None = None
+    windows: int = 32
+    sigma: float = 1.7e-4
+    params: tuple[str | None, ...] = (None,)
+
+    def run(self, jobs: Sequence[Job], *, processes: int = 1, done: Done, reporter: Reporter = SILENT) -> list[Row]:
+        """Do every job that is not done yet; rows in the jobs' order. With processes, each has one thread."""
+        found: dict[str, list[Row]] = {}
+        for job, rows in self._alone(jobs, reporter) if processes == 1 else self._together(jobs, processes):
+            found[job.name] = rows
+            done(job, rows)
+        return [row for job in jobs for row in found[job.name]]
+
+    def _alone(self, jobs: Sequence[Job], reporter: Reporter) -> Iterator[tuple[Job, list[Row]]]:
+        for job in sorted(jobs, key=lambda job: job.after is not None):
+            yield job, self.do(job, reporter)
+
+    def _together(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[Row]]]:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = "1"
+        waiting = [job for job in jobs if job.after is not None]
+        first = sorted((job for job in jobs if job.after is None), key=lambda job: -job.cost)
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            running: dict[Future[list[Row]], Job] = {pool.submit(self.do, job): job for job in first}
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    yield job, future.result()
+                    running |= {pool.submit(self.do, other): other for other in waiting if other.after == job.name}
+
+    def do(self, job: Job, reporter: Reporter = SILENT) -> list[Row]:
+        """A job's rows, one per parameter set: read where they are kept, else made now."""
+        if job.after is not None and job.recipe is not None:
+            counts = Circuit.load(self.out / job.after.replace(" ", "-") / "circuit").calibration.iterations()
+            job = replace(job, recipe=replace(job.recipe, fixed_total=sum(counts.values())))
+        place = self.out / job.folder
+        mark = json_digest([self.identity, job.tolerance, job.solver, job.recipe.as_json() if job.recipe else None])
+        seconds = self._make(job, place, mark, reporter)
+        circuit = Circuit.load(place / "circuit")
+        return [self._measured(job, circuit, place, name, seconds) for name in self.params]
+
+    def _make(self, job: Job, place: Path, mark: str, reporter: Reporter) -> float:
+        """Make the circuit unless it is there from the same things; the seconds its training took."""
+        note = place / "made.json"
+        if note.exists():
+            body = read_json(note, KIND, (2,))
+            if body["mark"] != mark:
+                raise ConfigError(f"{place}: was made from another model, text or recipe; give another folder with -o")
+            return float(body["seconds"])
+        seconds = self._calibrate(job, place, reporter) if job.recipe is None else self._train(job, place, reporter)
+        write_json(note, KIND, 2, {"mark": mark, "seconds": seconds})
+        return seconds
+
+    def _measured(self, job: Job, circuit: Circuit, place: Path, name: str | None, seconds: float) -> Row:
+        note = place / f"measured-{name or 'sites'}.json"
+        held_out = hashlib.sha256(self.held_out.rows.tobytes()).hexdigest()
+        mark = json_digest([circuit.digest, held_out, self.sigma, name])
+        if note.exists() and (body := read_json(note, KIND, (2,)))["mark"] == mark:
+            return Row.from_json(body["row"])
+        params = None if name is None else parameter_set(name)
+        row = measure(job.name, circuit, self.held_out.rows, self.sigma, params=params, seconds=seconds)
+        write_json(note, KIND, 2, {"mark": mark, "row": row.as_json()})
+        return row
+
+    def _calibrate(self, job: Job, place: Path, reporter: Reporter) -> float:
+        """The parent's own circuit at a tolerance."""
+        from heatfhe.lowering import export
+        from heatfhe.ranges import FitOptions, fit_calibration
+        from heatfhe.sites import prepare
+
+        prepared = prepare(copy.deepcopy(self.parent))
+        options = FitOptions(tolerance=job.tolerance, solver=job.solver)
+        fitted = fit_calibration(prepared.architecture, self.seen, options, reporter=reporter)
+        export(prepared, fitted, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
+        return 0.0
+
+    def _train(self, job: Job, place: Path, reporter: Reporter) -> float:
+        """A preset's circuit; a run that was stopped goes on."""
+        from heatfhe.lowering import export
+        from heatfhe.sites import prepare
+        from heatfhe.training import train
+
+        prepared = prepare(copy.deepcopy(self.parent))
+        trained = train(prepared, self.training, job.recipe, held_out=self.held_out, folder=place, reporter=reporter)
+        export(prepared, trained.calibration, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
+        return trained.seconds
+
+    @cached_property
+    def identity(self) -> list[str]:
+        """What every row depends on."""
+        from heatfhe.sites import prepare
+
+        text = hashlib.sha256(self.training.rows.tobytes()).hexdigest()
+        return [prepare(copy.deepcopy(self.parent)).fingerprint(), text, str(self.base.calibration_windows)]
+
+    @cached_property
+    def seen(self) -> Any:
+        """Ranges of the parent on the calibration windows: one observation for all calibrations."""
+        import torch
+
+        from heatfhe.ranges import observe
+        from heatfhe.sites import prepare
+
+        windows = torch.from_numpy(self.training.rows[: self.base.calibration_windows, :-1])
+        return observe(prepare(copy.deepcopy(self.parent)), windows.split(8))
+
+    @cached_property
+    def parent(self) -> Any:
+        """The model before any of it."""
+        return load_model(model_folder(self.model))
+
+    @property
+    def training(self) -> Any:
+        """Windows to train and calibrate on."""
+        return self._split[0]
+
+    @property
+    def held_out(self) -> Any:
+        """Windows to measure on."""
+        return self._split[1]
+
+    @cached_property
+    def _split(self) -> tuple[Any, Any]:
+        encode, end = load_encoder(model_folder(self.model))
+        first, last = load_text(self.text, self.model, encode, self.base.context, end).split(self.windows)
+        return first, last
