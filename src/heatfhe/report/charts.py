@@ -130,7 +130,7 @@ def distributions(run: TrainingFacts, number_of_run: int) -> list[Figure]:
         (first, _, before), (last, _, after) = found[0], found[-1]
         words.append(f"{site}: most likely count {before} at update {first}, {after} at {last}")
         rows += [(site, s, m, " ".join(f"{v:.2g}" for v in p)) for s, p, m in found]
-    d.legend(["probability (darker is more)", "most likely count"], 60, d.height - 10)
+    d.legend(["probability (stronger is more)", "most likely count"], 60, d.height - 10)
     key, caption = f"distribution-{number_of_run}", f"{run.name}: distributions over counts, as training moved them"
     return [
         Figure(
