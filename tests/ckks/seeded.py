@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.bootstrapping import Bootstrapper, BootstrapSpec
+from heatfhe.ckks.bootstrapping import BootstrapSpec, make_bootstrapper
 from heatfhe.ckks.chain import Chain, ChainSpec, make_chain
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Words, load_kernels
@@ -45,12 +45,15 @@ class SeededSource:
 
 
 @lru_cache(maxsize=4)
-def small_chain(ring_dimension: int, levels: int = 5) -> Chain:
-    """The unit-test chain: 5 normal levels of 35 bits, with everything a bootstrap needs above."""
+def small_chain(ring_dimension: int, levels: int = 5, *, end: int = 0) -> Chain:
+    """The unit-test chain: 5 normal levels of 35 bits, with everything a bootstrap needs above.
+
+    ``end`` is log2 of the scale EvalMod ends at, for SlotsToCoeffs first.
+    """
     return make_chain(
         ChainSpec(
-            ring_dimension=ring_dimension, scale_bits=35, levels=levels, special=7, eval_levels=8, eval_bits=58,
-            eval_gain=2, raise_bits=(58,), spare_pairs=1,
+            ring_dimension=ring_dimension, scale_bits=35, levels=levels, special=7, eval_levels=8,
+            eval_bits=55 if end else 58, eval_gain=2, eval_end=end, raise_bits=(58,), spare_pairs=1,
         )
     )  # fmt: skip
 
@@ -71,7 +74,7 @@ class Scheme:
 
     def __init__(
         self, chain: Chain, *, device: str = "cpu", seed: int = 1, rotations: Iterable[int] = (1, 5),
-        periods: Iterable[int] = (), threads: int = 1,
+        periods: Iterable[int] = (), threads: int = 1, spec: BootstrapSpec = BOOTSTRAP,
     ) -> None:  # fmt: skip
         n = chain.ring_dimension
         source = SeededSource(seed)
@@ -84,7 +87,7 @@ class Scheme:
         caps[conjugation_element(n)] = chain.normal_levels + chain.eval_levels
         ids = [KeyId(kind=RELINEARISE, cap=chain.top)]
         for period in periods:
-            for rotation, level in BOOTSTRAP.rotations(chain, period).items():
+            for rotation, level in spec.rotations(chain, period).items():
                 element = galois_element(rotation, n)
                 caps[element] = max(level, caps.get(element, 0))
         if periods:
@@ -92,8 +95,9 @@ class Scheme:
         ids += [KeyId(kind=GALOIS, element=e, cap=c) for e, c in sorted(caps.items())]
         for key in ids:
             self.table.add(self.maker.switch_key(key))
-        self.evaluator = Evaluator(self.ring, self.table)
-        self.bootstrapper = Bootstrapper(self.evaluator, BOOTSTRAP)
+        self.floor = spec.floor
+        self.evaluator = Evaluator(self.ring, self.table, floor=spec.floor)
+        self.bootstrapper = make_bootstrapper(self.evaluator, spec)
 
     def encrypt(self, values: NDArray[Any], level: int) -> Ciphertext:
         fresh = self.maker.encrypt(values, level)

@@ -13,25 +13,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL, WINDOW, angle_constant
 from heatfhe.ckks.bootstrapping.matrices import compose, layer, steps, transform
-from heatfhe.ckks.bootstrapping.mod_raise import mod_raise, trace_rotations
+from heatfhe.ckks.bootstrapping.mod_raise import folded, mod_raise, trace_rotations
 from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.kernels.plans import bit_reversal
+from heatfhe.ckks.keys import fold_rotations
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.ckks.ring import Ciphertext
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, OutOfLevelsError
 from tests.ckks.seeded import BOOTSTRAP, Scheme, digest, small_chain
 
 pytest.importorskip("numba", reason="compiled kernels need numba")
 
-MODEL = native_set(native_params("insecure-native-11")).chain
+FIRST = native_set(native_params("insecure-native-11"))
+LAST = small_chain(2048, 11)
+ORDERS = ("last", "first")
+PROMISE = {"last": 2.0**-18, "first": 2.0**-20}  # the issue asks for 2^-14
 
 
-@lru_cache(maxsize=1)
-def model() -> Scheme:
-    """The model set at N = 2^11: 1024 slots, nine levels left."""
-    return Scheme(MODEL, periods=(1024, 16, 1))
+@lru_cache(maxsize=2)
+def model(order: str = "last") -> Scheme:
+    """1024 slots, nine levels left, SlotsToCoeffs last or first (the model set)."""
+    if order == "last":
+        return Scheme(LAST, periods=(1024, 16, 1))
+    return Scheme(FIRST.chain, periods=(1024, 16, 1), spec=FIRST.bootstrap)
 
 
 def act(matrix: dict[int, NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
@@ -94,11 +101,11 @@ def test_eval_mod_in_the_clear_meets_its_stated_bounds() -> None:
 
 def test_overflow_is_what_33_uniform_terms_give() -> None:
     """I has deviation sqrt((h + 1) / 12) = 1.66 and never comes near the polynomial's end."""
-    s = model()
+    s = model("last")
     found = []
     for seed in range(6):
         a = s.encrypt(np.random.default_rng(seed).uniform(-1, 1, 1024), 0)
-        raised = mod_raise(s.evaluator, a)
+        raised = mod_raise(s.evaluator, a, 1024, s.chain.top)
         found.append(np.rint(s.maker.phase(raised) / s.chain.base_modulus))
     overflow = np.concatenate(found)
     assert float(overflow.std()) == pytest.approx(math.sqrt(33 / 12), rel=0.05)
@@ -106,9 +113,14 @@ def test_overflow_is_what_33_uniform_terms_give() -> None:
 
 
 def test_trace_rotations_cover_the_subring() -> None:
-    assert trace_rotations(1024, 1024) == []
-    assert trace_rotations(1024, 256) == [256, 512]
-    assert len(trace_rotations(1024, 1)) == 10
+    """What ModRaise sums over, times what follows, is every multiple of the period exactly once."""
+    for slots, period in ((1024, 1024), (1024, 512), (1024, 256), (1024, 16), (1024, 1), (32, 2), (4, 1)):
+        sums = list(folded(slots, period))
+        for rotation in trace_rotations(slots, period):
+            sums += [r + rotation for r in sums]
+        assert sorted(r % slots for r in sums) == list(range(0, slots, period))
+    assert fold_rotations(1024) == (0, 512, 256, 768, 128, 640, 384, 896)
+    assert trace_rotations(1024, 16) == [16, 32, 64]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -128,55 +140,92 @@ def shapes(period: int) -> dict[str, NDArray[np.float64]]:
 
 
 @pytest.mark.parametrize("period", [1024, 16, 1])
-@pytest.mark.parametrize("level", [0, 3])
-def test_every_shape_of_message_survives(period: int, level: int) -> None:
-    s = model()
+@pytest.mark.parametrize(("order", "level"), [("last", 3), ("first", 0), ("first", 3)])
+def test_every_shape_of_message_survives(order: str, period: int, level: int) -> None:
+    s = model(order)
     for name, x in shapes(period).items():
-        got = s.bootstrapper.bootstrap_real(s.encrypt(x, level), period=period)
-        assert got.level == 9
-        assert got.scale == s.ring.scales[9]
-        assert np.abs(s.error(got, x)).max() <= 2.0**-18, name  # the issue asks for 2^-14
+        got = s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor + level), period=period)
+        assert got.level == s.floor + 9
+        assert got.scale == s.ring.scales[got.level]
+        assert np.abs(s.error(got, x)).max() <= PROMISE[order], name
 
 
-def test_uniform_inputs_keep_more_than_twenty_bits() -> None:
-    s, x = model(), np.random.default_rng(1).uniform(-1, 1, 1024)
-    error = s.error(s.bootstrapper.bootstrap_real(s.encrypt(x, 0), period=1024), x)
+def test_with_slots_to_coeffs_first_the_shape_does_not_matter() -> None:
+    """The worst of any shape is a few standard deviations of the noise stated for random values, plus the sine."""
+    s, params = model("first"), native_params("insecure-native-11")
+    stated = 6.0 * params.noise + 6.6 / FIRST.bootstrap.ratio(FIRST.chain) ** 2
+    for period in (1024, 16, 1):
+        for name, x in shapes(period).items():
+            got = s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor), period=period)
+            assert np.abs(s.error(got, x).real).max() <= stated, (period, name)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_uniform_inputs_keep_more_than_twenty_bits(order: str) -> None:
+    s, x = model(order), np.random.default_rng(1).uniform(-1, 1, 1024)
+    error = s.error(s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor), period=1024), x)
     assert -math.log2(float(error.real.std())) >= 23.0
-    assert float(error.real.std()) <= native_params("insecure-native-11").noise * 1.5
+    assert float(error.real.std()) <= native_params("insecure-native-11").noise
 
 
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("period", [1024, 16, 1])
-def test_a_pair_is_refreshed_as_one(period: int) -> None:
-    s, rng = model(), np.random.default_rng(2)
+def test_a_pair_is_refreshed_as_one(order: str, period: int) -> None:
+    s, rng = model(order), np.random.default_rng(2)
     x, y = rng.uniform(-8, 8, period), rng.uniform(-8, 8, period)
-    got = s.bootstrapper.bootstrap_pair(s.encrypt(x, 2), s.encrypt(y, 0), period=period, bound=8.0)
+    a, b = s.encrypt(x, s.floor + 2), s.encrypt(y, s.floor)
+    got = s.bootstrapper.bootstrap_pair(a, b, period=period, bound=8.0)
     for value, wanted in zip(got, (x, y)):
-        assert value.level == 9
-        assert np.abs(s.error(value, wanted)).max() <= 8 * 2.0**-18
+        assert value.level == s.floor + 9
+        assert np.abs(s.error(value, wanted)).max() <= 8 * PROMISE[order]
 
 
 @pytest.mark.parametrize("bound", [0.01, 1.0, 3.0, 64.0])
-@pytest.mark.parametrize("level", [0, 4])
-def test_larger_values_cost_precision_in_proportion(bound: float, level: int) -> None:
-    s = model()
+@pytest.mark.parametrize(("order", "level"), [("last", 0), ("last", 4), ("first", 0)])
+def test_larger_values_cost_precision_in_proportion(order: str, level: int, bound: float) -> None:
+    s = model(order)
     x = np.random.default_rng(3).uniform(-bound, bound, 1024)
-    got = s.bootstrapper.bootstrap_real(s.encrypt(x, level), period=1024, bound=bound)
+    got = s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor + level), period=1024, bound=bound)
     assert np.abs(s.error(got, x)).max() <= 2.0**-19 * max(1.0, 2 ** math.ceil(math.log2(bound)))
 
 
-def test_complex_slots_survive_too() -> None:
-    s, rng = model(), np.random.default_rng(4)
+@pytest.mark.parametrize("order", ORDERS)
+def test_complex_slots_survive_too(order: str) -> None:
+    s, rng = model(order), np.random.default_rng(4)
     z = rng.uniform(-1, 1, 1024) + 1j * rng.uniform(-1, 1, 1024)
-    assert np.abs(s.error(s.bootstrapper.bootstrap(s.encrypt(z, 1), period=1024), z)).max() <= 2.0**-18
-    assert np.abs(s.error(s.bootstrapper.bootstrap(s.encrypt(z, 1), period=1024, halve=True), z / 2)).max() <= 2.0**-18
+    got = s.bootstrapper.bootstrap(s.encrypt(z, s.floor + 1), period=1024)
+    assert np.abs(s.error(got, z)).max() <= PROMISE[order]
 
 
-def test_a_bootstrap_of_a_bootstrap() -> None:
-    s, x = model(), np.random.default_rng(5).uniform(-1, 1, 1024)
-    a = s.encrypt(x, 0)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_bootstrap_of_a_bootstrap(order: str) -> None:
+    s, x = model(order), np.random.default_rng(5).uniform(-1, 1, 1024)
+    a = s.encrypt(x, s.floor)
     for _ in range(3):
         a = s.bootstrapper.bootstrap_real(a, period=1024)
-    assert np.abs(s.error(a, x)).max() <= 2.0**-18
+    assert np.abs(s.error(a, x)).max() <= PROMISE[order]
+
+
+def test_the_levels_of_both_orders_are_accounted_for() -> None:
+    """As many levels left either way; first, SlotsToCoeffs keeps the lowest, and arithmetic ends above them."""
+    spec = FIRST.bootstrap
+    assert spec.levels(FIRST.chain) == BOOTSTRAP.levels(LAST) == 9
+    assert (spec.floor, BOOTSTRAP.floor) == (2, 0)
+    assert model("first").evaluator.floor == 2
+    s = model("first")
+    with pytest.raises(OutOfLevelsError, match="needs 1 level, has 0"):
+        s.evaluator.multiply(s.encrypt(np.ones(1), 2), s.encrypt(np.ones(1), 2))
+    with pytest.raises(OutOfLevelsError, match="needs 2 levels for SlotsToCoeffs, has 1"):
+        s.bootstrapper.bootstrap_real(s.encrypt(np.ones(1), 1), period=16)
+    with pytest.raises(ConfigError, match="eval_end"):
+        BootstrapSpec(stc_levels=2, ratio_bits=14.0, stc_first=True).check(LAST)
+
+
+def test_short_periods_start_lower() -> None:
+    """One matrix is enough for a short transform: ModRaise stops below the top, and so do the trace's keys."""
+    for spec, chain in ((BOOTSTRAP, LAST), (FIRST.bootstrap, FIRST.chain)):
+        assert [spec.raised(chain, p) - chain.top for p in (1024, 32, 16, 1)] == [0, 0, -1, -1]
+        assert max(spec.rotations(chain, 16).values()) == chain.top - 1
 
 
 def test_an_overflow_past_the_interval_is_visible_garbage() -> None:
@@ -185,19 +234,30 @@ def test_an_overflow_past_the_interval_is_visible_garbage() -> None:
     from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots
     from heatfhe.ckks.bootstrapping.eval_mod import eval_mod
 
-    raised = mod_raise(s.evaluator, s.evaluator.times_integer(s.encrypt(x, 0), 16))
+    raised = mod_raise(s.evaluator, s.evaluator.times_integer(s.encrypt(x, 0), 16), 1024, s.chain.top)
     raised = s.evaluator.add_constant(Ciphertext(raised.level, raised.scale, raised.data), 40.0)
-    halves = coeffs_to_slots(s.evaluator, raised, s.bootstrapper._coeffs_to_slots(1024), full=True)
+    halves = coeffs_to_slots(s.evaluator, raised, s.bootstrapper._coeffs_to_slots(1024), imaginary=True)
     out = s.decrypt(eval_mod(s.evaluator, halves[0]))
     assert np.abs(out).max() > 1.0  # every legitimate value is below 1/32
 
 
-def test_both_kernels_bootstrap_to_the_same_bits() -> None:
+SMALL_FIRST = BootstrapSpec(stc_levels=2, ratio_bits=14.0, stc_first=True)
+
+
+def small(order: str, n: int, **more: Any) -> Scheme:
+    """The unit-test chain, in either order."""
+    if order == "last":
+        return Scheme(small_chain(n), **more)
+    return Scheme(small_chain(n, end=49), spec=SMALL_FIRST, **more)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_both_kernels_bootstrap_to_the_same_bits(order: str) -> None:
     results = []
     for device in ("reference", "cpu"):
-        s = Scheme(small_chain(64), device=device, periods=(32, 4), seed=3)
+        s = small(order, 64, device=device, periods=(32, 4), seed=3)
         x = np.random.default_rng(7).uniform(-1, 1, 4)
-        a = s.encrypt(x, 1)
+        a = s.encrypt(x, s.floor + 1)
         full = s.bootstrapper.bootstrap_real(a, period=32)
         sparse = s.bootstrapper.bootstrap_real(a, period=4)
         assert np.abs(s.error(full, x)).max() < 1e-5
@@ -206,22 +266,27 @@ def test_both_kernels_bootstrap_to_the_same_bits() -> None:
     assert results[0] == results[1]
 
 
-def test_golden_bootstrap() -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_golden_bootstrap(order: str) -> None:
     """Seeded keys, seeded message: the refreshed slots, to the precision doubles in the matrices leave."""
-    s = Scheme(small_chain(64), periods=(4,), seed=5)
-    got = s.decrypt(s.bootstrapper.bootstrap_real(s.encrypt(np.array([0.5, -0.25, 0.125, 0.75]), 0), period=4))
-    assert np.abs(got[:4] - np.array([0.5, -0.25, 0.125, 0.75])).max() < 2e-7
-    assert np.abs(got[:4].real - np.array(GOLDEN)).max() < 2e-8
+    s, x = small(order, 64, periods=(4,), seed=5), np.array([0.5, -0.25, 0.125, 0.75])
+    got = s.decrypt(s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor), period=4))
+    assert np.abs(got[:4] - x).max() < 2e-7
+    assert np.abs(got[:4].real - np.array(GOLDEN[order])).max() < 1e-9
 
 
-GOLDEN = [0.499999996289, -0.249999999257, 0.124999997164, 0.749999996548]
+GOLDEN = {
+    "last": [0.499999990271, -0.250000000759, 0.124999993697, 0.749999983765],
+    "first": [0.499999996917, -0.249999999212, 0.12499999867, 0.749999988325],
+}
 
 
-def test_two_threads_give_the_bits_of_one() -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_threads_give_the_bits_of_one(order: str) -> None:
     results = []
     for threads in (1, 2):
-        s = Scheme(small_chain(256), periods=(16,), seed=4, threads=threads)
-        a = s.encrypt(np.random.default_rng(8).uniform(-1, 1, 16), 0)
+        s = small(order, 256, periods=(16,), seed=4, threads=threads)
+        a = s.encrypt(np.random.default_rng(8).uniform(-1, 1, 16), s.floor)
         results.append(digest(s.bootstrapper.bootstrap_real(a, period=16).data))
     assert results[0] == results[1]
 
@@ -237,37 +302,41 @@ def test_bad_periods_and_bounds_are_refused() -> None:
 
 
 def test_the_message_ratio_follows_the_period() -> None:
-    shifts = [BOOTSTRAP.shift(MODEL, p) for p in (1024, 256, 64, 16, 4, 1)]
+    shifts = [BOOTSTRAP.shift(LAST, p) for p in (1024, 256, 64, 16, 4, 1)]
     assert shifts == sorted(shifts, reverse=True)
     assert shifts[0] - shifts[-1] == 3  # 1024^0.28
 
 
-def test_the_default_models_ring() -> None:
-    """N = 2^12: 2048 slots, nine levels left."""
-    s = Scheme(native_set(native_params("insecure-native-12")).chain, periods=(2048,), threads=2)
-    for x in (np.random.default_rng(9).uniform(-1, 1, 2048), np.ones(2048)):
-        got = s.bootstrapper.bootstrap_real(s.encrypt(x, 0), period=2048)
-        assert got.level == 9
-        assert np.abs(s.error(got, x)).max() <= 2.0**-18
+@pytest.mark.parametrize("name", ["insecure-native-12", "insecure-native-12-r40"])
+def test_the_default_models_ring(name: str) -> None:
+    """N = 2^12: 2048 slots; random, constant and one-hot values, and one number, at full slots."""
+    native, params = native_set(native_params(name)), native_params(name)
+    s = Scheme(native.chain, periods=(2048,), threads=2, spec=native.bootstrap)
+    x = np.random.default_rng(9).uniform(-1, 1, 2048)
+    for values in (x, np.ones(2048), np.eye(1, 2048)[0]):
+        got = s.bootstrapper.bootstrap_real(s.encrypt(values, s.floor), period=2048)
+        assert got.level == native.top
+        assert np.abs(s.error(got, values)).max() <= 2.0 ** -(params.promised_bits + 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["insecure-native-12", "insecure-native-13"])
+@pytest.mark.parametrize("name", ["insecure-native-12", "insecure-native-12-r40", "insecure-native-13"])
 def test_larger_toy_rings(name: str) -> None:
-    chain = native_set(native_params(name)).chain
-    slots = chain.ring_dimension // 2
-    s = Scheme(chain, periods=(slots, 1024, 16, 1), threads=2)
+    native, params = native_set(native_params(name)), native_params(name)
+    slots = native.chain.ring_dimension // 2
+    s = Scheme(native.chain, periods=(slots, 1024, 16, 1), threads=2, spec=native.bootstrap)
     for period in (slots, 1024, 16, 1):
         for shape, x in shapes(period).items():
-            got = s.bootstrapper.bootstrap_real(s.encrypt(x, 1), period=period)
-            assert np.abs(s.error(got, x)).max() <= 2.0**-18, (period, shape)
+            got = s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor + 1), period=period)
+            assert np.abs(s.error(got, x)).max() <= 2.0 ** -(params.promised_bits + 1), (period, shape)
 
 
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("period", [1024, 16, 1])
-def test_the_window_keeps_the_promise_at_level_zero(period: int) -> None:
-    """The worst message, a constant of the largest size, where no level is left to scale it."""
-    params, s = native_params("insecure-native-11"), model()
-    for value in (params.window, -params.window):
-        got = s.bootstrapper.bootstrap_real(s.encrypt(np.full(period, value), 0), period=period, bound=params.window)
-        error = float(np.abs(s.error(got, np.full(period, value))).max()) / params.window
-        assert -math.log2(error) >= params.promised_bits
+def test_the_window_keeps_the_promise_where_no_level_is_left(order: str, period: int) -> None:
+    """The worst message, a constant of the largest size."""
+    s, window = model(order), native_params("insecure-native-11").window
+    for value in (window, -window):
+        got = s.bootstrapper.bootstrap_real(s.encrypt(np.full(period, value), s.floor), period=period, bound=window)
+        error = float(np.abs(s.error(got, np.full(period, value))).max()) / window
+        assert error <= PROMISE[order]

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from heatfhe.ckks.kernels import Words
 from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyId, galois_element
-from heatfhe.ckks.linear import apply_map, encode_map
+from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.polynomial import ChebyshevEvaluator, divide_chebyshev
 from heatfhe.ckks.ring import Ciphertext
 from heatfhe.errors import EngineError, MissingKeyError, OutOfLevelsError
@@ -50,6 +51,28 @@ def deviation(a: Ciphertext, wanted: NDArray[Any]) -> float:
     return float(np.sqrt((np.abs(scheme().error(a, wanted)) ** 2).mean()))
 
 
+def encoded(scale: float) -> float:
+    """Of an encoding: rounding of the coefficients."""
+    return math.sqrt(1 / 12) * math.sqrt(N) / scale
+
+
+def plain_polynomial(y: NDArray[Any], level: int) -> Words:
+    """An encoding at the canonical scale of a level."""
+    ring = scheme().ring
+    return ring.polynomial(y, ring.scales[level], ring.rows(level))
+
+
+def scaled(a: Ciphertext, level: int) -> Ciphertext:
+    """The value times the factor that a rescale divides by."""
+    return scheme().evaluator.times_integer(a, round(scheme().evaluator.plain_scale(level)))
+
+
+def two_diagonals(level: int, y: NDArray[Any]) -> EncodedMap:
+    """y * x + y * rot_1(x)."""
+    s = scheme()
+    return encode_map(s.ring, {0: {0: lambda: y, 1: lambda: y}}, level, s.evaluator.plain_scale(level))
+
+
 @settings(max_examples=25, deadline=None)
 @given(level=st.integers(1, 5), seed=st.integers(0, 2**32))
 def test_noise_of_every_operation_is_within_its_bound(level: int, seed: int) -> None:
@@ -75,6 +98,15 @@ def test_noise_of_every_operation_is_within_its_bound(level: int, seed: int) -> 
         (e.rotate(a, 5), np.roll(x, -5), math.hypot(f, here)),
         (e.conjugate(a), x.conj(), math.hypot(f, here)),
         (e.drop(a, 0), x, math.hypot(f, rounding(scales[0]))),
+        (
+            e.add_polynomial(a, s.ring.polynomial(y, a.scale, s.ring.rows(level))),
+            x + y,
+            math.hypot(f, encoded(a.scale)),
+        ),
+        (e.multiply_sum([(a, b), (b, b)]), x * y + y * y, math.hypot(product, 2 * f * np.sqrt((y**2).mean()), below)),
+        (e.rescale(Ciphertext(level, a.scale * e.plain_scale(level), scaled(a, level).data)), x, math.hypot(f, below)),
+        (e.rotate_many(a, [1, 5])[1], np.roll(x, -5), math.hypot(f, here)),
+        (apply_map(e, a, two_diagonals(level, y)), y * x + np.roll(x, -1) * y, math.hypot(math.sqrt(2) * plain, below)),
     ]
     for index, (got, wanted, bound) in enumerate(stated):
         assert deviation(got, wanted) <= 1.25 * bound, index

@@ -17,11 +17,12 @@ import pytest
 
 pytest.importorskip("numba", reason="the native engine needs numba")
 
-from heatfhe.ckks.presets import native_params
+from heatfhe.ckks.archive import Archive
+from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring, self_test
 from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Vector
 from heatfhe.engine.native import NativeEngine
-from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError, WireError
+from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError, OutOfLevelsError, WireError
 from tests.engine.conformance import EngineConformance
 
 
@@ -164,6 +165,28 @@ def test_the_reference_device_gives_the_same_bits() -> None:
     assert results[0] == results[1]
 
 
+def test_levels_below_the_floor_belong_to_the_bootstrap() -> None:
+    """SlotsToCoeffs first keeps the lowest levels: the engine counts from above them, the wire refuses them."""
+    r = request(bootstrap_periods=(16,))
+    ring = NativeKeyring(r)
+    engine = NativeEngine(r, MemoryKeys(dict(ring.evaluation_keys())))
+    native = native_set(r.params)
+    assert native.floor == 2
+    low = engine.parse(ring.encrypt(np.ones(4), level=0))
+    assert (engine.level(low), low.level) == (0, 2)
+    fresh = engine.bootstrap(low, period=16, bound=1.0)
+    assert (engine.level(fresh), fresh.level) == (r.params.levels, native.chain.normal_levels)
+    with pytest.raises(OutOfLevelsError, match="needs 1 level, has 0"):
+        engine.multiply(low, low)
+    with pytest.raises(OutOfLevelsError, match="to level -1"):
+        engine.drop(fresh, -1)
+    below = Archive(native.chain, native.hash).dump_fresh(ring._maker.encrypt(np.ones(4), 1))
+    with pytest.raises(WireError, match=r"level 1 is outside 2\.\."):
+        engine.parse(below)
+    with pytest.raises(ConfigError, match="levels 0 to 3, got 4"):
+        ring.encrypt(np.ones(4), level=4)
+
+
 def test_options_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="unknown device"):
         NativeEngine(request(), MemoryKeys(), device="cuda:0")
@@ -171,6 +194,6 @@ def test_options_that_cannot_work_are_refused() -> None:
 
 @pytest.mark.slow
 def test_the_self_test_keeps_what_the_model_set_promises() -> None:
-    for name in ("insecure-native-11", "insecure-native-12"):
+    for name in ("insecure-native-11", "insecure-native-12", "insecure-native-12-r40"):
         params = native_params(name)
         assert self_test(params, threads=2) >= params.promised_bits

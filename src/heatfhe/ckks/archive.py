@@ -66,6 +66,7 @@ class Archive:
 
     chain: Chain
     params_hash: bytes
+    floor: int = 0  # the lowest level a value may have
 
     def _order(self) -> NDArray[np.int64]:
         return natural_order(self.chain.ring_dimension)
@@ -88,8 +89,8 @@ class Archive:
 
     def _level(self, level: int, scale: float) -> list[int]:
         """Rows of a ciphertext's level, its scale checked to be canonical."""
-        if not 0 <= level <= self.chain.normal_levels:
-            raise WireError(f"level {level} is outside 0..{self.chain.normal_levels}")
+        if not self.floor <= level <= self.chain.normal_levels:
+            raise WireError(f"level {level} is outside {self.floor}..{self.chain.normal_levels}")
         canonical = self.chain.scales()[level]
         if not (math.isfinite(scale) and scale > 0 and same_scale(scale, canonical)):
             raise WireError(f"the scale is not the canonical one of level {level}")

@@ -40,6 +40,7 @@ class ChainSpec:
     eval_levels: int = 0
     eval_bits: int = 54
     eval_gain: int = 0  # bits by which EvalMod's first square is kept finer: its error is amplified most
+    eval_end: int = 0  # log2 of the scale EvalMod's last square leaves; 0 for eval_bits
     raise_bits: tuple[int, ...] = ()  # CoeffsToSlots levels of two mains, lowest first
     spare_pairs: int = 0  # CoeffsToSlots levels of two spare terminals, above those
     special_bits: float = 31.0  # special primes lie just below 2^this; a few bits above the widest digit are enough
@@ -255,7 +256,8 @@ def _eval_pairs(spec: ChainSpec, used: set[int]) -> list[tuple[int, int]]:
     """Pairs of primes for EvalMod, highest level first: 2 * scale - log2(pair) returns to the wanted scale."""
     scale, pairs = float(spec.eval_bits), []
     for i in range(spec.eval_levels):
-        want = 2 * scale - spec.eval_bits - (spec.eval_gain if i == 0 else 0)
+        end = spec.eval_end if spec.eval_end and i == spec.eval_levels - 1 else spec.eval_bits
+        want = 2 * scale - end - (spec.eval_gain if i == 0 else 0)
         near = primes_near(2.0 ** (want / 2), spec.ring_dimension)
         pool = list(islice((p for p in near if p not in used), 24))
         options = [(abs(math.log2(p) + math.log2(q) - want), p, q) for i, p in enumerate(pool) for q in pool[i + 1 :]]

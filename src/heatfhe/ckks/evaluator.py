@@ -26,9 +26,10 @@ class Evaluator:
     operand.
     """
 
-    def __init__(self, ring: Ring, keys: KeyTable) -> None:
+    def __init__(self, ring: Ring, keys: KeyTable, *, floor: int = 0) -> None:
         self.ring = ring
         self.switch = KeySwitcher(ring, keys)
+        self.floor = floor  # products end here: the levels below belong to a bootstrap
 
     # -- sums ---------------------------------------------------------------------------------------------------------
 
@@ -74,8 +75,8 @@ class Evaluator:
     # -- products -----------------------------------------------------------------------------------------------------
 
     def _need_level(self, level: int, what: str) -> None:
-        if level < 1:
-            raise OutOfLevelsError(f"{what}: needs 1 level, has {level}; bootstrap the operand first")
+        if level <= self.floor:
+            raise OutOfLevelsError(f"{what}: needs 1 level, has {level - self.floor}; bootstrap the operand first")
 
     def multiply_sum(
         self, pairs: Sequence[tuple[Ciphertext, Ciphertext]], terms: Sequence[tuple[Ciphertext, int]] = ()

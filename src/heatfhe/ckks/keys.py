@@ -3,7 +3,8 @@
 
 A switching key from s' to s holds, for each digit i, (b_i, a_i) with b_i = -a_i s + e_i + P w_i s', where w_i is 1
 modulo the primes of digit i and 0 modulo the others. Rotation keys switch from s to phi^-1(s) and the automorphism phi
-follows, so that many rotations share one decomposition.
+follows, so that many rotations share one decomposition. The sparse-to-dense key holds one digit for each automorphism
+that ModRaise sums over (fold_rotations): after ModRaise the second polynomial is small, so one digit each is enough.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from heatfhe.errors import ConfigError, MissingKeyError
 RELINEARISE, GALOIS, TO_SPARSE, TO_DENSE = 1, 2, 3, 4
 KIND_NAMES = {RELINEARISE: "relinearise", GALOIS: "galois", TO_SPARSE: "to_sparse", TO_DENSE: "to_dense"}
 FRESH = 16  # label of fresh ciphertexts in seed expansion
+FOLD = 8  # automorphisms of the sparse-to-dense key: the identity and seven rotations
 
 
 def galois_element(rotation: int, ring_dimension: int) -> int:
@@ -32,6 +34,13 @@ def galois_element(rotation: int, ring_dimension: int) -> int:
 def conjugation_element(ring_dimension: int) -> int:
     """X -> X^-1 conjugates every slot."""
     return 2 * ring_dimension - 1
+
+
+def fold_rotations(slots: int) -> tuple[int, ...]:
+    """Rotations of the sparse-to-dense key's digits: every prefix of a power of two is a subgroup."""
+    count = min(FOLD, slots)
+    bits = count.bit_length() - 1
+    return tuple(int(f"{i:0{bits}b}"[::-1], 2) * (slots // count) if bits else 0 for i in range(count))
 
 
 def sparse_special(chain: Chain) -> int:
@@ -64,7 +73,9 @@ class KeyId:
 
     def digits(self, chain: Chain) -> int:
         """Number of digits."""
-        return 1 if self.kind in (TO_SPARSE, TO_DENSE) else chain.key_digits(self.cap)
+        if self.kind == TO_DENSE:
+            return len(fold_rotations(chain.ring_dimension // 2))
+        return 1 if self.kind == TO_SPARSE else chain.key_digits(self.cap)
 
     def check(self, chain: Chain) -> None:
         """Refuse what no key set of this chain contains."""

@@ -15,7 +15,7 @@ def key_ids(
 ) -> tuple[KeyId, ...]:
     """Every key, in a fixed order: relinearisation, the two of encapsulation, then automorphisms by element."""
     chain, n = native.chain, native.chain.ring_dimension
-    slots, usable = n // 2, native.params.levels
+    slots, usable = n // 2, native.top
     wanted = sorted({check_period(p, slots) for p in periods})
     caps: dict[int, int] = {galois_element(r, n): usable for r in rotations if r % slots}
     if conjugation:

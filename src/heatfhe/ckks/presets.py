@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter sets of the native engine, by name, and the way from Params to the chain they stand for.
 
-| set | levels left | scale | log2 QP | bits of a random, of any message | security |
-| native-16-r40 | 13 | 40 | 1746.8 | 21, 15 | 128 bits, classical |
-| native-16-r35 | 16 | 35 | 1738.1 | 17, 15 | 128 bits, classical |
-| insecure-native-11, -12, -13 | 9 | 35 | 1288 | 24, 18 | none: tests, demo |
-| insecure-native-12-r40 | 10 | 40 | 1383 | 25, 17 | none: demo; a scale that carries an argmax over 1024 words |
-| insecure-native-tiny | 3 | 35 | 1016 | 24, 18 | none: unit tests |
+| set | levels left | scale | log2 QP | bits: standard deviation, promised | security |
+| native-16-r40 | 13 | 40 | 1745.6 | 22, 17 | 128 bits, classical |
+| native-16-r35 | 16 | 35 | 1745.1 | 19, 15 | 128 bits, classical |
+| insecure-native-11, -12, -13 | 9 | 35 | 1270 | 24, 18 | none: tests, demo |
+| insecure-native-12-r40 | 10 | 40 | 1387 | 26, 20 | none: demo; a scale that carries an argmax over 1024 words |
+| insecure-native-tiny | 3 | 35 | 998 | 24, 18 | none: unit tests |
 
-Noise is relative to the bound a bootstrap is told. The window is what level 0 takes without loss, where a value can
-only be multiplied by integers; from level 1 up any bound is met exactly.
+Every set runs SlotsToCoeffs first: its noise does not depend on a message's shape, so the figures hold for constant
+vectors, one-hot rows and single numbers as for random ones. Noise is relative to the bound a bootstrap is told; what
+is promised of the worst slot leaves two bits, and four for the imaginary part a refreshed value may carry.
 
 Failure of a bootstrap (|I| > 15 for a secret of weight 32): 2^-105 at N = 2^16, less below.
 """
@@ -17,13 +18,14 @@ Failure of a bootstrap (|I| > 15 for a secret of weight 32): 2^-105 at N = 2^16,
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
-from heatfhe.ckks.bootstrapping.bootstrapper import RATIO_SLOPE
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL
+from heatfhe.ckks.bootstrapping.spec import RATIO_SLOPE
 from heatfhe.ckks.chain import Chain, ChainSpec, check_security, make_chain
 from heatfhe.ckks.keys import sparse_modulus_bits
 from heatfhe.ckks.params import Params
@@ -43,6 +45,16 @@ class NativeSet:
     bootstrap: BootstrapSpec
 
     @property
+    def floor(self) -> int:
+        """The chain's level that Params calls 0: SlotsToCoeffs, where it comes first, keeps those below."""
+        return self.bootstrap.floor
+
+    @property
+    def top(self) -> int:
+        """The chain's level that a bootstrap returns."""
+        return self.floor + self.params.levels
+
+    @property
     def hash(self) -> bytes:
         """SHA-256 of the canonical text of everything both sides must agree on, every prime included."""
         c, b = self.chain, self.bootstrap
@@ -55,6 +67,7 @@ class NativeSet:
             "special": len(c.special),
             "normal_levels": c.normal_levels,
             "stc_levels": b.stc_levels,
+            "stc_first": b.stc_first,
             "ratio_bits": float(b.ratio_bits).hex(),
             "ratio_slope": float(RATIO_SLOPE).hex(),
             "interval": INTERVAL,
@@ -70,10 +83,12 @@ _CHAIN_WORDS = (
     "eval_levels",
     "eval_bits",
     "eval_gain",
+    "eval_end",
     "raise_levels",
     "raise_bits",
     "spare_pairs",
 )
+_BOOTSTRAP_WORDS = ("stc_levels", "ratio_bits", "stc_first")
 
 
 def make_params(
@@ -89,7 +104,7 @@ def make_params(
     words: dict[str, Any] = {w: getattr(spec, w) for w in _CHAIN_WORDS if w not in ("raise_levels", "raise_bits")}
     words["raise_levels"] = len(spec.raise_bits)
     words["raise_bits"] = spec.raise_bits[0] if spec.raise_bits else 0
-    words["stc_levels"], words["ratio_bits"] = bootstrap.stc_levels, bootstrap.ratio_bits
+    words.update({w: getattr(bootstrap, w) for w in _BOOTSTRAP_WORDS})
     return Params(
         name=name, engine=ENGINE, ring_dimension=spec.ring_dimension, levels=bootstrap.levels(chain),
         scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise,
@@ -104,16 +119,17 @@ def native_set(params: Params) -> NativeSet:
     if params.engine != ENGINE:
         raise ConfigError(f"{params.name} is a set of the {params.engine} engine, not of {ENGINE}")
     words = dict(params.literal)
-    missing = [w for w in (*_CHAIN_WORDS, "stc_levels", "ratio_bits") if w not in words]
+    missing = [w for w in (*_CHAIN_WORDS, *_BOOTSTRAP_WORDS) if w not in words]
     if missing:
         raise ConfigError(f"{params.name}: its literal lacks {', '.join(missing)}; use a set of heatfhe.ckks.presets")
     spec = ChainSpec(
         ring_dimension=params.ring_dimension, scale_bits=int(params.scale_bits),
         levels=params.levels + words["stc_levels"], special=words["special"], eval_levels=words["eval_levels"],
-        eval_bits=words["eval_bits"], eval_gain=words["eval_gain"], special_bits=words["special_bits"],
+        eval_bits=words["eval_bits"], eval_gain=words["eval_gain"], eval_end=words["eval_end"],
+        special_bits=words["special_bits"],
         raise_bits=(words["raise_bits"],) * words["raise_levels"], spare_pairs=words["spare_pairs"],
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=words["stc_levels"], ratio_bits=words["ratio_bits"])
+    bootstrap = BootstrapSpec(**{w: words[w] for w in _BOOTSTRAP_WORDS})
     again = make_params(
         params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, window=params.window
     )
@@ -137,29 +153,31 @@ def draft_native(
     """A set from (N, scale, levels, bits of precision): the smallest EvalMod whose noise allows that precision.
 
     Domain  levels + stc_levels must be a legal top of the chain; the refusal lists the legal ones.
-    Bound   EvalMod noise R sqrt(N) K 4 sqrt(N/18) sqrt(N) / 2^bits at R = 2^6, below 2^-(precision + 1).
+    Bound   the sine, 6.6 / R^2, and EvalMod's noise, R K 4 sqrt(N/18) sqrt(N) / 2^bits, each below 2^-(precision + 1).
     Depth   levels, as asked.
     Source  the formula sheet in docs/security-native.md.
     """
-    for bits in (50, 52, 54, 56, 58, 60):
-        n = ring_dimension
-        noise = 64 * n**0.5 * INTERVAL * 4 * (n / 18) ** 0.5 * n**0.5 / 2.0**bits
-        if noise <= 2.0 ** -(precision + 1):
+    n = ring_dimension
+    ratio = max(6, math.ceil((math.log2(6.6) + precision + 1) / 2))
+    for bits in range(50, 61):
+        noise = 2.0**ratio * INTERVAL * 4 * (n / 18) ** 0.5 * n**0.5 / 2.0**bits
+        if noise <= 2.0 ** -(precision + 1) and 2 * bits - scale_bits - ratio < 2 * 31:
             break
     else:
         raise ConfigError(
-            f"{name}: no EvalMod of two 30-bit primes keeps {precision:g} bits at ring dimension {n}; ask for fewer"
+            f"{name}: no EvalMod of two 30-bit primes keeps {precision:g} bits at ring dimension {n} and a scale of "
+            f"{scale_bits} bits; ask for fewer"
         )
     toy = name.startswith("insecure-")
     spec = ChainSpec(
         ring_dimension=n, scale_bits=scale_bits, levels=levels + stc_levels, special=special, eval_levels=8,
-        eval_bits=bits,
-        raise_bits=(58,) if toy else (58, 58), spare_pairs=1 if toy else 2,
+        eval_bits=bits, eval_end=scale_bits + ratio, raise_bits=(58,) if toy else (58, 58),
+        spare_pairs=1 if toy else 2,
     )  # fmt: skip
     return make_params(
         name,
         spec,
-        BootstrapSpec(stc_levels=stc_levels, ratio_bits=6.0),
+        BootstrapSpec(stc_levels=stc_levels, ratio_bits=float(ratio), stc_first=True),
         noise=2.0**-precision,
         promised_bits=precision - 3,
         window=1.0,
@@ -169,40 +187,40 @@ def draft_native(
 def _toy(
     name: str, ring_dimension: int, levels: int, special: int, noise: float, *, scale: int = 35, bits: float = 18.0
 ) -> Params:
-    """The model set: EvalMod of 58 bits, two levels each for CoeffsToSlots and SlotsToCoeffs."""
+    """The model set: two levels each for CoeffsToSlots and SlotsToCoeffs, which comes first; message ratio 2^14."""
+    eval_bits = {35: 55, 40: 58}[scale]  # EvalMod's last rescale, 2 eval_bits - scale - 14 bits, must fit two words
     spec = ChainSpec(
         ring_dimension=ring_dimension, scale_bits=scale, levels=levels + 2, special=special, eval_levels=8,
-        eval_bits=58, eval_gain=2, raise_bits=(58,), spare_pairs=1,
+        eval_bits=eval_bits, eval_gain=2, eval_end=scale + 14, raise_bits=(58,), spare_pairs=1,
     )  # fmt: skip
-    return make_params(
-        name, spec, BootstrapSpec(stc_levels=2, ratio_bits=11.0), noise=noise, promised_bits=bits, window=16.0
-    )
+    bootstrap = BootstrapSpec(stc_levels=2, ratio_bits=14.0, stc_first=True)
+    return make_params(name, spec, bootstrap, noise=noise, promised_bits=bits, window=16.0)
 
 
 def _r40() -> Params:
     spec = ChainSpec(
-        ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=59, eval_gain=1,
-        raise_bits=(59, 59), spare_pairs=2, special_bits=30.5,
+        ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=58, eval_gain=1,
+        eval_end=54, raise_bits=(58, 58), spare_pairs=2, special_bits=30.9,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=9.0)
-    return make_params("native-16-r40", spec, bootstrap, noise=4e-7, promised_bits=15.0, window=2.0)
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=14.0, stc_first=True)
+    return make_params("native-16-r40", spec, bootstrap, noise=2e-7, promised_bits=17.0, window=16.0)
 
 
 def _r35() -> Params:
     spec = ChainSpec(
         ring_dimension=1 << 16, scale_bits=35, levels=19, special=12, eval_levels=8, eval_bits=54, eval_gain=3,
-        raise_bits=(58, 58), spare_pairs=2,
+        eval_end=47, raise_bits=(58, 58), spare_pairs=2,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=9.0)
-    return make_params("native-16-r35", spec, bootstrap, noise=4.5e-6, promised_bits=15.0, window=16.0)
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=12.0, stc_first=True)
+    return make_params("native-16-r35", spec, bootstrap, noise=1.5e-6, promised_bits=15.0, window=16.0)
 
 
 @lru_cache(maxsize=1)
 def native_presets() -> dict[str, Params]:
     """Every named set of the native engine."""
-    toys = [_toy(f"insecure-native-{k}", 1 << k, 9, 9, noise) for k, noise in ((11, 5e-8), (12, 8e-8), (13, 1.5e-7))]
-    toys.append(_toy("insecure-native-12-r40", 1 << 12, 10, 9, 2e-8, scale=40, bits=17.0))
-    every = [_r40(), _r35(), *toys, _toy("insecure-native-tiny", 1 << 11, 3, 7, 5e-8)]
+    toys = [_toy(f"insecure-native-{k}", 1 << k, 9, 9, noise) for k, noise in ((11, 4e-8), (12, 6e-8), (13, 1.2e-7))]
+    toys.append(_toy("insecure-native-12-r40", 1 << 12, 10, 9, 1.2e-8, scale=40, bits=20.0))
+    every = [_r40(), _r35(), *toys, _toy("insecure-native-tiny", 1 << 11, 3, 7, 4e-8)]
     return {p.name: p for p in every}
 
 

@@ -42,7 +42,7 @@ class NativeKeyring:
         if request.params.security_bits and sparse_modulus_bits(chain) > limit:
             raise ConfigError(f"{request.params.name}: the sparse secret's modulus exceeds {limit:g} bits")
         self._request, self._native = request, native
-        self._archive = Archive(chain, native.hash)
+        self._archive = Archive(chain, native.hash, native.floor)
         ring = Ring(chain, load_kernels("cpu", chain.ring_dimension, chain.moduli, threads=threads))
         source = OsSource()
         self._secret = make_secret(chain.ring_dimension, source) if folder is None else self._load(folder)
@@ -57,7 +57,7 @@ class NativeKeyring:
         """A fresh ciphertext, in wire form: half of it is a seed."""
         if not 0 <= level <= self._request.params.levels:
             raise ConfigError(f"values are encrypted at levels 0 to {self._request.params.levels}, got {level}")
-        return self._archive.dump_fresh(self._maker.encrypt(np.asarray(values), level))
+        return self._archive.dump_fresh(self._maker.encrypt(np.asarray(values), level + self._native.floor))
 
     def decrypt(self, blob: bytes) -> NDArray[np.complex128]:
         """Slot values of a ciphertext in wire form. They, and whether this succeeds, stay with the client."""

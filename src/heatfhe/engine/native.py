@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from heatfhe.ckks.archive import Archive
-from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
+from heatfhe.ckks.bootstrapping import check_period, make_bootstrapper
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Words, load_kernels
 from heatfhe.ckks.keys import KeyTable
@@ -46,7 +46,8 @@ class NativeEngine:
         kernels = load_kernels(device, chain.ring_dimension, chain.moduli, threads=threads)
         self._request = request
         self._ring = Ring(chain, kernels)
-        self._archive = Archive(chain, native.hash)
+        self._floor = native.floor
+        self._archive = Archive(chain, native.hash, native.floor)
         slots = request.params.slots
         self._rotations = {r % slots for r in request.rotations} | {0}
         self._periods = {check_period(p, slots) for p in request.bootstrap_periods}
@@ -60,8 +61,8 @@ class NativeEngine:
         for key in wanted:
             table.add(self._archive.parse_key(keys.read(key.name), key))
         self._keys = table
-        self._e = Evaluator(self._ring, table)
-        self._bootstrapper = Bootstrapper(self._e, native.bootstrap)
+        self._e = Evaluator(self._ring, table, floor=native.floor)
+        self._bootstrapper = make_bootstrapper(self._e, native.bootstrap)
         self._encodings = Encodings(cache_bytes)
 
     @property
@@ -75,8 +76,8 @@ class NativeEngine:
         return {"keys": self._keys.memory, "bootstrap": self._bootstrapper.memory, "encodings": self._encodings.used}
 
     def level(self, a: Ciphertext) -> int:
-        """Rescalings left."""
-        return a.level
+        """Rescalings left; those of SlotsToCoeffs, where it comes first, are not counted."""
+        return a.level - self._floor
 
     # -- sums ---------------------------------------------------------------------------------------------------------
 
@@ -119,10 +120,9 @@ class NativeEngine:
         level = pairs[0][0].level
         if any(a.level != level for a, _ in pairs):
             raise EngineError(
-                f"multiply_plain_sum: operands at levels {sorted({a.level for a, _ in pairs})}; drop them to one"
+                f"multiply_plain_sum: operands at levels {sorted({self.level(a) for a, _ in pairs})}; drop them to one"
             )
-        if level < 1:
-            raise OutOfLevelsError(f"multiply_plain: needs 1 level, has {level}; bootstrap the operand first")
+        self._need_level(pairs[0][0], "multiply_plain")
         ring, rows, scale = self._ring, self._ring.rows(level), self._e.plain_scale(level)
         total: Words | None = None
         values: list[Words] = []
@@ -148,8 +148,7 @@ class NativeEngine:
         return self._e.rescale(Ciphertext(level, pairs[0][0].scale * scale, total))
 
     def linear(self, a: Ciphertext, m: LinearMap) -> Ciphertext:
-        if a.level < 1:
-            raise OutOfLevelsError(f"linear {m.key}: needs 1 level, has {a.level}; bootstrap the operand first")
+        self._need_level(a, f"linear {m.key}")
         for rotation in m.rotations:
             self._need_rotation(rotation)
         return apply_map(self._e, a, self._map(m, a.level))
@@ -173,7 +172,9 @@ class NativeEngine:
         return self._e.times_i(a)
 
     def drop(self, a: Ciphertext, level: int) -> Ciphertext:
-        return self._e.drop(a, level)
+        if level < 0:
+            raise OutOfLevelsError(f"drop: cannot go from level {self.level(a)} to level {level}")
+        return self._e.drop(a, level + self._floor)
 
     # -- bootstraps ----------------------------------------------------------------------------------------------------
 
@@ -196,6 +197,10 @@ class NativeEngine:
         return self._archive.parse(blob)
 
     # -- what steps need -----------------------------------------------------------------------------------------------
+
+    def _need_level(self, a: Ciphertext, what: str) -> None:
+        if self.level(a) < 1:
+            raise OutOfLevelsError(f"{what}: needs 1 level, has {self.level(a)}; bootstrap the operand first")
 
     def _need_rotation(self, by: int) -> None:
         if by % self.params.slots not in self._rotations:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Third stage: coefficients become slots, divided by what EvalMod wants."""
+"""CoeffsToSlots: coefficients become slots, divided by what EvalMod wants."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.ring import Ciphertext, Ring
 
 
-def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float) -> list[Steps]:
-    """Matrices from slots to (I + m/R) / (2 * interval), real and imaginary halves side by side where they fit.
+def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float, *, beside: bool) -> list[Steps]:
+    """Matrices from slots to (I + m/R) / (2 * interval), real and imaginary halves side by side where asked.
 
     The factor holds the trace's slots / period, the 1/2 of adding the conjugate, and the interval of EvalMod.
     """
     factor = (period / slots / (2 * interval)) ** (1 / count)
     matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=True)]
-    if period < slots:
+    if beside:
         matrices[-1] = {k: np.concatenate([d, -1j * d]) for k, d in matrices[-1].items()}
     return [steps(m, period, slots) for m in matrices]
 
 
 def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:
-    """Encode from the top level down, every matrix at the same scale: the coarsest would set the precision of all."""
+    """Encode down to EvalMod, every matrix at the same scale: the coarsest would set the precision of all."""
     chain = ring.chain
-    levels = [chain.top - i for i in range(len(parts))]
+    levels = [chain.normal_levels + chain.eval_levels + len(parts) - i for i in range(len(parts))]
     ratios = [float(ring.ratio(level, level - 1)) for level in levels]
     scale = math.exp(
         math.fsum([math.log(r) for r in ratios] + [math.log(2.0**chain.eval_bits / chain.base_modulus)]) / len(parts)
@@ -37,13 +37,14 @@ def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMa
     return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]
 
 
-def coeffs_to_slots(evaluator: Evaluator, a: Ciphertext, maps: Sequence[EncodedMap], *, full: bool) -> list[Ciphertext]:
-    """Real and imaginary coefficients: two ciphertexts at full slots, one with both halves side by side otherwise."""
+def coeffs_to_slots(
+    evaluator: Evaluator, a: Ciphertext, maps: Sequence[EncodedMap], *, imaginary: bool
+) -> list[Ciphertext]:
+    """The real coefficients (both halves side by side where the matrices say so), and the imaginary ones if asked."""
     for m in maps:
         a = apply_map(evaluator, a, m)
     scale = 2.0**evaluator.ring.chain.eval_bits
     a = Ciphertext(a.level, scale, a.data)  # equal up to rounding of doubles
     conjugate = evaluator.conjugate(a)
-    if not full:
-        return [evaluator.add(a, conjugate)]
-    return [evaluator.add(a, conjugate), evaluator.times_i(evaluator.sub(conjugate, a))]
+    real = evaluator.add(a, conjugate)
+    return [real, evaluator.times_i(evaluator.sub(conjugate, a))] if imaginary else [real]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fourth stage: I + e becomes e, by sin(2 pi y) / (2 pi) from a cosine polynomial and three double angles.
+"""EvalMod: I + e becomes e, by sin(2 pi y) / (2 pi) from a cosine polynomial and three double angles.
 
 The polynomial approximates (1/2pi)^(1/8) cos(2 pi (y - 1/4) / 8) on x = (y - 1/4) / 16, only near the integers:
 weighted least squares in the even Chebyshev basis, seven Chebyshev nodes within 1/32 of each |I| <= 15, weight

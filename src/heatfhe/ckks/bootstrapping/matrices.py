@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.complex128]
 Matrix = dict[int, Vector]
+FEW = 8  # diagonals that need no giant steps
 
 
 def layer(n: int, size: int, *, inverse: bool) -> Matrix:
@@ -80,11 +81,14 @@ class Steps:
 def steps(matrix: Matrix, n: int, slots: int, babies: int = 16) -> Steps:
     """Baby-step giant-step form of a matrix whose diagonals are multiples of one stride, in slots of a full ciphertext.
 
-    Diagonals are vectors whose period divides the slots; indices past n/2 count as negative.
+    Diagonals are vectors whose period divides the slots; indices past n/2 count as negative. A few diagonals are all
+    baby steps: a hoisted rotation costs a fraction of a giant step.
     """
     signed = sorted(k - n if k > n // 2 else k for k in matrix)
+    if len(signed) <= FEW:
+        return Steps({0: {k % slots: matrix[k % n] for k in signed}})
     stride = max(1, int(np.gcd.reduce(signed))) if any(signed) else 1
-    count = min(babies, 1 << max(0, (len(signed) - 1).bit_length() - 1)) if len(signed) > 3 else 4
+    count = min(babies, 1 << max(0, (len(signed) - 1).bit_length() - 1))
     giants: dict[int, dict[int, Vector]] = {}
     for k in signed:
         baby = (k // stride) % count * stride

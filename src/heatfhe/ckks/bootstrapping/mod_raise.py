@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Second stage: from q0 to the whole chain, through the sparse secret, so that the overflow is small.
+"""ModRaise: from q0 to the levels of CoeffsToSlots, through the sparse secret, so that the overflow is small.
 
 Dense to sparse under q0 * P_t alone (sparse-secret encapsulation, ePrint 2022/024), exact centred lift, then back.
 The result's coefficients are q0 * I + message, with |I| < 16 but for a probability of 2^-105 per ciphertext at N = 2^16
-(a sum of 33 uniform terms); the sum over automorphisms keeps only the subring of a periodic value.
+(a sum of 33 uniform terms). The sum over automorphisms keeps only the subring of a periodic value. Its first steps are
+folded into the way back to the dense secret: there the second polynomial is still small, so each automorphism costs
+one product with a key of one digit instead of a whole key switch.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ import math
 import numpy as np
 
 from heatfhe.ckks.evaluator import Evaluator
-from heatfhe.ckks.keys import TO_DENSE, TO_SPARSE, KeyId
+from heatfhe.ckks.keys import TO_DENSE, TO_SPARSE, KeyId, fold_rotations, galois_element
 from heatfhe.ckks.ring import Ciphertext
 
 
-def mod_raise(evaluator: Evaluator, a: Ciphertext) -> Ciphertext:
-    """A ciphertext of level 0 at the top level, its scale q0."""
+def mod_raise(evaluator: Evaluator, a: Ciphertext, period: int, level: int) -> Ciphertext:
+    """A ciphertext of level 0 at a level of CoeffsToSlots, its scale q0, summed over the folded part of the trace."""
     ring, keys = evaluator.ring, evaluator.switch.keys
     chain, kernels = ring.chain, ring.kernels
-    base, top = ring.rows(0), chain.top
+    n, base = chain.ring_dimension, ring.rows(0)
 
     rows = np.array(KeyId(kind=TO_SPARSE).rows(chain), dtype=np.int64)
     key, _ = keys.get(TO_SPARSE)
@@ -31,25 +33,37 @@ def mod_raise(evaluator: Evaluator, a: Ciphertext) -> Ciphertext:
     kernels.add_lifted(product[:1], a.data[:1], ring.constant(special, base), base)
     sparse = kernels.divide(product, ring.base_step(rows))
 
-    b = kernels.mod_up(sparse[0], ring.lift(ring.rows(top)))
-    digits = kernels.mod_up(sparse[1], ring.lift(ring.extended(top)))
-    key, _ = keys.get(TO_DENSE)
-    product = kernels.key_product(digits, key, ring.key_places(top, top), ring.extended(top))
-    evaluator.switch.raised(b, top, product[:1])
-    return Ciphertext(top, float(chain.base_modulus), evaluator.switch.mod_down(product, top))
+    b = kernels.mod_up(sparse[0], ring.lift(ring.rows(level)))
+    digits = kernels.mod_up(sparse[1], ring.lift(ring.extended(level)))
+    key, cap = keys.get(TO_DENSE)
+    elements = [galois_element(k, n) for k in folded(n // 2, period)]
+    digits = np.concatenate([digits, *(kernels.automorphism(digits, g) for g in elements[1:])])
+    product = kernels.key_product(digits, key[: len(elements)], ring.key_places(level, cap), ring.extended(level))
+    first = b
+    for g in elements[1:]:
+        b = kernels.add(b, kernels.automorphism(first, g), ring.rows(level))
+    evaluator.switch.raised(b, level, product[:1])
+    return Ciphertext(level, float(chain.base_modulus), evaluator.switch.mod_down(product, level))
 
 
 def trace(evaluator: Evaluator, a: Ciphertext, period: int) -> Ciphertext:
-    """Sum over the rotations by multiples of the period: projects on the subring, times slots / period."""
+    """The rest of the sum over rotations by multiples of the period: projects on the subring, times slots / period."""
     for rotation in trace_rotations(evaluator.ring.chain.ring_dimension // 2, period):
         a = evaluator.add(a, evaluator.rotate(a, rotation))
     return a
 
 
+def folded(slots: int, period: int) -> tuple[int, ...]:
+    """Rotations that ModRaise itself sums over: a subgroup of the multiples of the period."""
+    every = fold_rotations(slots)
+    return every[: min(len(every), slots // period)]
+
+
 def trace_rotations(slots: int, period: int) -> list[int]:
-    """period, 2 period, ... up to half of the slots."""
+    """period, 2 period, ... up to what ModRaise has summed already."""
+    end = slots // len(folded(slots, period))
     out = []
-    while period < slots:
+    while period < end:
         out.append(period)
         period *= 2
     return out

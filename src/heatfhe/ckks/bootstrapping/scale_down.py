@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First stage: to level 0, at the scale that gives the wanted message ratio."""
+"""Scale down, where SlotsToCoeffs comes last: to level 0, at the scale that gives the wanted message ratio."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fifth stage: slots become coefficients again, multiplied by the message ratio, at the canonical scale."""
+"""SlotsToCoeffs: slots become coefficients, multiplied by what the order of stages asks for."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.ring import Ciphertext, Ring
 
 
-def slots_to_coeffs_steps(slots: int, period: int, count: int, ratio: float) -> list[Steps]:
-    """Matrices from EvalMod's result to the message: forward transform times the message ratio."""
+def slots_to_coeffs_steps(slots: int, period: int, count: int, ratio: float, *, beside: bool) -> list[Steps]:
+    """Matrices of the forward transform times a ratio, of halves side by side where EvalMod leaves them so."""
     factor = ratio ** (1 / count)
     matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=False)]
-    if (
-        period < slots
-    ):  # the halves hold real and imaginary parts: multiply them by 1 and i, the sum follows by rotation
+    if beside:  # the halves hold real and imaginary parts: multiply them by 1 and i, the sum follows by rotation
         halves = np.concatenate([np.ones(period), 1j * np.ones(period)])
         matrices[0] = {
             k: np.tile(d, 2) * np.roll(halves, -(k - period if k > period // 2 else k)) for k, d in matrices[0].items()
@@ -28,13 +26,10 @@ def slots_to_coeffs_steps(slots: int, period: int, count: int, ratio: float) -> 
     return [steps(m, period, slots) for m in matrices]
 
 
-def encode_slots_to_coeffs(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:
-    """Encode from the top normal level down, every matrix at the same scale, ending at the canonical one."""
-    chain = ring.chain
-    top = chain.normal_levels
-    levels = [top - i for i in range(len(parts))]
+def encode_slots_to_coeffs(ring: Ring, parts: Sequence[Steps], start: int, gain: float) -> list[EncodedMap]:
+    """Encode from level ``start`` down, every matrix at one scale; together they multiply the scale by ``gain``."""
+    levels = [start - i for i in range(len(parts))]
     ratios = [float(ring.ratio(level, level - 1)) for level in levels]
-    gain = ring.scales[top - len(parts)] / chain.eval_scales()[top]
     scale = math.exp(math.fsum([math.log(r) for r in ratios] + [math.log(gain)]) / len(parts))
     return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]
 

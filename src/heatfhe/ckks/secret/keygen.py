@@ -20,7 +20,9 @@ from heatfhe.ckks.keys import (
     Fresh,
     KeyId,
     SwitchKey,
+    fold_rotations,
     fresh_half,
+    galois_element,
     uniform_half,
 )
 from heatfhe.ckks.ring import Ciphertext, Ring
@@ -96,6 +98,7 @@ class KeyMaker:
         factor = math.prod(chain.moduli[r] for r in special)
         source, target = self._secrets(key, rows)
         message = ring.kernels.scale(source, ring.constant(factor, rows), rows)
+        fold = fold_rotations(chain.ring_dimension // 2) if key.kind == TO_DENSE else ()
         seed = self._source.take(SEED_BYTES)
         width, count = len(chain.special), key.digits(chain)
         out = np.empty((count, len(rows), chain.ring_dimension), dtype=np.uint32)
@@ -103,8 +106,13 @@ class KeyMaker:
             a = uniform_half(key, seed, digit, chain, self._hash)
             error = self._evaluate(gaussian(chain.ring_dimension, self._source), rows)
             b = ring.kernels.sub(error, self._multiply(a, target, rows), rows)
-            own = [i for i, r in enumerate(rows) if int(r) not in special and (count == 1 or int(r) // width == digit)]
-            b[own] = ring.kernels.add(b[own], message[own], rows[own])
+            if fold:
+                element = galois_element(fold[digit], chain.ring_dimension)
+                b = ring.kernels.add(b, ring.kernels.automorphism(message, element), rows)
+            else:
+                digits = (int(r) // width if count > 1 else digit for r in rows)
+                own = [i for i, (r, d) in enumerate(zip(rows, digits)) if int(r) not in special and d == digit]
+                b[own] = ring.kernels.add(b[own], message[own], rows[own])
             out[digit] = b
         return SwitchKey(key, seed, out)
 
