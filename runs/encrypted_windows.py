@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.cli.bench_engine import open_engine
+from heatfhe.cli.bench_engine import add_clock_argument, clock_of, open_engine
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client import load_keyring
@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--noise", type=Path, help="a table of heat measure-noise (default: measured, kept in --out)")
     parser.add_argument("--processes", type=int, default=1, help="windows at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
+    add_clock_argument(parser)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no window after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/encrypted"))
@@ -113,7 +114,7 @@ class Job:
     def decode(self, args: argparse.Namespace) -> None:
         """One window on the engine, in this process."""
         ring, engine = open_engine(args.engine, key_request(self.plan), threads=args.threads)
-        end = Endpoint(engine, ring.encrypt, ring.decrypt)
+        end = Endpoint(engine, ring.encrypt, ring.decrypt, clock=clock_of(args))
         options: dict[str, Any] = {"engine": args.engine, "folder": self.folder(args), "only": [args.window]}
         decode_windows(self.plan, self.circuit, end, self.windows, **options)
 
@@ -139,7 +140,8 @@ def same_options(args: argparse.Namespace) -> list[str]:
     """The options every process needs, as they were given."""
     names = ("engine", "params", "windows", "positions", "threads", "seed", "out")
     costs = ["--costs", str(args.costs)] if args.costs else []
-    return [word for n in names for word in (f"--{n}", str(getattr(args, n)))] + costs
+    clock = ["--processor-time"] if args.processor_time else []
+    return [word for n in names for word in (f"--{n}", str(getattr(args, n)))] + costs + clock
 
 
 def child(arguments: list[str], threads: int) -> int:
@@ -170,7 +172,7 @@ def compare(args: argparse.Namespace, console: Console, jobs: list[Job], noise: 
         rows.append(compared(Path(job.name).name, predicted, found[-1]))
     console.table(("", *(r["circuit"] for r in rows)), [(k, *(r[k] for r in rows)) for k in rows[0] if k != "circuit"])
     card: dict[str, Any] = {
-        "hardware": describe_machine(args.threads),
+        "hardware": describe_machine(args.threads) + (", processor time" if args.processor_time else ""),
         "processes": args.processes,
         "params": args.params,
         "rows": rows,

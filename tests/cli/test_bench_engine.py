@@ -27,8 +27,10 @@ def test_bench_engine_writes_a_table_the_planner_reads(tmp_path: Path, capsys: p
 
 
 def test_bench_engine_answers_scripts_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench-engine", "clear", "--json", "--quiet", "--levels", "1", "--repeats", "1", "--periods", ""]) == 0
+    arguments = ["bench-engine", "clear", "--json", "--quiet", "--levels", "1", "--repeats", "1", "--periods", ""]
+    assert main([*arguments, "--processor-time"]) == 0
     body = json.loads(capsys.readouterr().out)
+    assert body["table"]["hardware"].endswith("processor time")
     assert len(body["encode"]) == len(body["drop"]) == 9
     assert "cores" in body["table"]["hardware"]
 
@@ -47,6 +49,7 @@ def test_measure_noise_of_an_exact_engine_is_zero(tmp_path: Path, capsys: pytest
         ["bench-engine", "clear", "--params", "openfhe-3"],
         ["bench-engine", "clear", "--levels", "a"],
         ["bench-engine", "native", "--params", "insecure-openfhe-11"],
+        ["bench-engine", "clear", "--processor-time", "--threads", "2"],
         ["measure-noise", "clear", "--magnitudes", "big"],
         ["measure-noise", "clear", "--magnitudes", "-1"],
         ["measure-noise", "clear", "--periods", "3"],

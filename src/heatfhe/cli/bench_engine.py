@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,26 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="write the table to this file")
 
 
+def add_clock_argument(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that time an engine."""
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count processor seconds, not elapsed ones: for one thread on a busy machine",
+    )
+
+
+def clock_of(args: argparse.Namespace) -> Callable[[], float]:
+    """The clock that was asked for."""
+    if args.processor_time and args.threads != 1:
+        raise ConfigError("--processor-time adds up all threads; use it with --threads 1")
+    return time.process_time if args.processor_time else time.perf_counter
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_engine_arguments(parser)
+    add_clock_argument(parser)
     parser.add_argument("--periods", default="8,64", help="bootstrap periods besides the full one (default 8,64)")
     parser.add_argument("--levels", help="levels to measure at, such as 1,4,8 (default: all)")
     parser.add_argument("--repeats", type=int, default=5, help="each figure is the median of so many runs (default 5)")
@@ -44,18 +63,20 @@ def run(args: argparse.Namespace, console: Console) -> int:
     params = preset(args.params or DEFAULT_PARAMS[args.engine])
     periods = [p for p in _integers("--periods", args.periods) if p < params.slots]
     levels = _integers("--levels", args.levels) if args.levels else None
+    clock = clock_of(args)
     ring, engine = open_engine(args.engine, measure_request(params, periods), threads=args.threads)
-    if os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
+    if not args.processor_time and os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
         console.warn("this machine is busy: these times are upper bounds")
     costs = measure(
         engine,
         ring.encrypt,
         name=f"{args.engine}-{params.name}",
-        hardware=describe_machine(args.threads),
+        hardware=describe_machine(args.threads) + (", processor time" if args.processor_time else ""),
         periods=periods,
         repeats=args.repeats,
         levels=levels,
         reporter=console.reporter,
+        clock=clock,
     )
     table = costs.table
     console.heading(f"{params.name} on {table.hardware}")

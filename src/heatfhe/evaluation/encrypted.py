@@ -37,6 +37,7 @@ class Endpoint:
 
     ``setting`` says what else decides its results (injected noise and its seed): kept windows of another are refused.
     ``begin`` is called before each window, so that what is random in it does not depend on the windows before.
+    ``clock`` tells the seconds: elapsed ones, or time.process_time for an engine of one thread on a busy machine.
     """
 
     engine: Engine[Any]
@@ -44,6 +45,7 @@ class Endpoint:
     decrypt: Callable[[bytes], NDArray[np.complex128]]
     setting: str = ""
     begin: Callable[[int], None] | None = None
+    clock: Callable[[], float] = time.perf_counter
 
     def put(self, slots: Real, level: int) -> Any:
         """Slots as a value of the engine."""
@@ -233,7 +235,7 @@ def free_running(
     """``count`` free-running steps after a prompt: each token is chosen under encryption and fed back without
     decryption; rows are decrypted only to be compared."""
     level = plan.program("generate").inputs["x"].level
-    watch = Stopwatch()
+    watch = Stopwatch(clock=endpoint.clock)
     decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
     rows = [endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level) for t in prompt]
     for row in rows[:-1]:
@@ -258,7 +260,7 @@ def free_running(
 
 
 def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
-    watch = Stopwatch()
+    watch = Stopwatch(clock=endpoint.clock)
     decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
     level = plan.program("logits").inputs["x"].level
     rows = []
