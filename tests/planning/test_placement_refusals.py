@@ -85,7 +85,7 @@ def test_a_cost_table_that_misses_an_instruction() -> None:
         seconds={w: s for w, s in whole.seconds.items() if w != "multiply"},
     )  # fmt: skip
     graph = chain(1, work={"multiply": 3})
-    with pytest.raises(PlanError, match=r"cost table poor \(a desk\) has no price for 'multiply', of which 3"):
+    with pytest.raises(PlanError, match=r"m0: cost table poor \(a desk\) has no price for 'multiply', of which 3"):
         place(graph, params(4), poor)
 
 

@@ -65,10 +65,7 @@ class Model:
                 )
         self.scale = [_scale(node, params, rules) for node in nodes]
         self.full = [max(node.costs, default=0) for node in nodes]
-        self.work = [
-            [cost.price(node.work, b + deep) if node.work else 0.0 for b in range(self.levels + 1)]
-            for node, deep in zip(nodes, self.full)
-        ]
+        self.work = [self._prices(node, deep) for node, deep in zip(nodes, self.full)]
         self.split = cost.price({"add": 3, "conjugate": 1}, self.levels) if rules.pairing else 0.0
         self.options = [self._options(i) for i in range(len(nodes))]
         self.pairable = [
@@ -100,6 +97,13 @@ class Model:
         for u, c in zip(node.inputs, node.costs):
             deepest[u] = max(c, deepest.get(u, 0))
         return list(deepest.items())
+
+    def _prices(self, node: Node, deep: int) -> list[float]:
+        """Price of a node's work for every level its result may have."""
+        try:
+            return [self.cost.price(node.work, b + deep) if node.work else 0.0 for b in range(self.levels + 1)]
+        except PlanError as err:
+            raise PlanError(f"{node.name}: {err}") from err
 
     def _start(self, i: int) -> int:
         return 1 if 0 < self.scale[i] < 1 else 0
