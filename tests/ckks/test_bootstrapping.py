@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL, WINDOW, angle_constant
 from heatfhe.ckks.bootstrapping.matrices import compose, layer, steps, transform
-from heatfhe.ckks.bootstrapping.mod_raise import folded, mod_raise, trace_rotations
+from heatfhe.ckks.bootstrapping.mod_raise import folded, mod_raise, trace_groups
 from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.kernels.plans import bit_reversal
 from heatfhe.ckks.keys import fold_rotations
@@ -112,15 +112,16 @@ def test_overflow_is_what_33_uniform_terms_give() -> None:
     assert np.abs(overflow).max() <= 12
 
 
-def test_trace_rotations_cover_the_subring() -> None:
+def test_the_trace_covers_the_subring() -> None:
     """What ModRaise sums over, times what follows, is every multiple of the period exactly once."""
     for slots, period in ((1024, 1024), (1024, 512), (1024, 256), (1024, 16), (1024, 1), (32, 2), (4, 1)):
         sums = list(folded(slots, period))
-        for rotation in trace_rotations(slots, period):
-            sums += [r + rotation for r in sums]
+        for group in trace_groups(slots, period):
+            sums += [r + rotation for rotation in group for r in sums]
         assert sorted(r % slots for r in sums) == list(range(0, slots, period))
     assert fold_rotations(1024) == (0, 512, 256, 768, 128, 640, 384, 896)
-    assert trace_rotations(1024, 16) == [16, 32, 64]
+    assert trace_groups(1024, 16) == [(16, 32, 48), (64,)]
+    assert trace_groups(1024, 2) == [(2,), (4, 8, 12), (16, 32, 48), (64,)]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------

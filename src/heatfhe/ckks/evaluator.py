@@ -204,6 +204,18 @@ class Evaluator:
     def rotate(self, a: Ciphertext, by: int) -> Ciphertext:
         return self.rotate_many(a, [by])[0]
 
+    def add_rotations(self, a: Ciphertext, by: Sequence[int]) -> Ciphertext:
+        """A value plus its rotations: one decomposition and one division by P for all of them."""
+        ring, switch = self.ring, self.switch
+        digits = switch.decompose(a.data[1], a.level)
+        total = switch.lifted(a.data, a.level)
+        for k in by:
+            element = galois_element(k, ring.chain.ring_dimension)
+            product = switch.product(digits, a.level, GALOIS, element)
+            switch.raised(a.data[:1], a.level, product[:1])
+            total = ring.kernels.add(total, ring.kernels.automorphism(product, element), ring.extended(a.level))
+        return Ciphertext(a.level, a.scale, switch.mod_down(total, a.level))
+
     def conjugate(self, a: Ciphertext) -> Ciphertext:
         return self.apply_galois(a, [conjugation_element(self.ring.chain.ring_dimension)])[0]
 

@@ -48,8 +48,8 @@ def mod_raise(evaluator: Evaluator, a: Ciphertext, period: int, level: int) -> C
 
 def trace(evaluator: Evaluator, a: Ciphertext, period: int) -> Ciphertext:
     """The rest of the sum over rotations by multiples of the period: projects on the subring, times slots / period."""
-    for rotation in trace_rotations(evaluator.ring.chain.ring_dimension // 2, period):
-        a = evaluator.add(a, evaluator.rotate(a, rotation))
+    for group in trace_groups(evaluator.ring.chain.ring_dimension // 2, period):
+        a = evaluator.add_rotations(a, group)
     return a
 
 
@@ -59,11 +59,19 @@ def folded(slots: int, period: int) -> tuple[int, ...]:
     return every[: min(len(every), slots // period)]
 
 
-def trace_rotations(slots: int, period: int) -> list[int]:
-    """period, 2 period, ... up to what ModRaise has summed already."""
+def trace_groups(slots: int, period: int) -> list[tuple[int, ...]]:
+    """What a value is added to its rotations by, step by step, up to what ModRaise has summed already.
+
+    Two doublings at a time, which share a decomposition, aligned at even powers of two: periods share their keys.
+    """
     end = slots // len(folded(slots, period))
-    out = []
+    out: list[tuple[int, ...]] = []
     while period < end:
-        out.append(period)
-        period *= 2
+        even = (period.bit_length() - 1) % 2 == 0
+        if even and 2 * period < end:
+            out.append((period, 2 * period, 3 * period))
+            period *= 4
+        else:
+            out.append((period,))
+            period *= 2
     return out

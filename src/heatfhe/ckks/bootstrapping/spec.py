@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_steps
 from heatfhe.ckks.bootstrapping.eval_mod import EVAL_MOD_LEVELS, INTERVAL, WINDOW
 from heatfhe.ckks.bootstrapping.matrices import Steps
-from heatfhe.ckks.bootstrapping.mod_raise import trace_rotations
+from heatfhe.ckks.bootstrapping.mod_raise import trace_groups
 from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_steps
 from heatfhe.ckks.chain import Chain
 from heatfhe.errors import ConfigError
@@ -115,8 +115,9 @@ class BootstrapSpec:
                 out[rotation % slots] = max(level, out.get(rotation % slots, 0))
 
         top, start = self.raised(chain, period), self.stc_start(chain, period)
-        for rotation in trace_rotations(slots, period):
-            need(rotation, top)
+        for group in trace_groups(slots, period):
+            for rotation in group:
+                need(rotation, top)
         for i, part in enumerate(self.coeffs_to_slots(chain, period)):
             for rotation in part.rotations:
                 need(rotation, top - i)
