@@ -164,14 +164,14 @@ class ClearEngine:
 
     def multiply_sum(self, pairs: Sequence[tuple[ClearValue, ClearValue]]) -> ClearValue:
         level = self._equal(*(v for pair in pairs for v in pair))
-        return ClearValue(_total([a.slots * b.slots for a, b in pairs]), self._spend(level, "multiply_sum"))
+        return ClearValue(_dot([(a.slots, b.slots) for a, b in pairs]), self._spend(level, "multiply_sum"))
 
     def multiply_plain(self, a: ClearValue, p: Plain) -> ClearValue:
         return ClearValue(a.slots * self._plain(p), self._spend(a.level, "multiply_plain"))
 
     def multiply_plain_sum(self, pairs: Sequence[tuple[ClearValue, Plain]]) -> ClearValue:
         level = self._equal(*(v for v, _ in pairs))
-        total = _total([v.slots * self._plain(p) for v, p in pairs])
+        total = _dot([(v.slots, self._plain(p)) for v, p in pairs])
         return ClearValue(total, self._spend(level, "multiply_plain_sum"))
 
     def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
@@ -181,9 +181,9 @@ class ClearEngine:
         babies = {b: np.roll(a.slots, -b, axis=-1) for b in m.babies}
         terms = []
         for giant, row in m.giants.items():
-            inner = _total([babies[b] * self._plain(v) for b, v in row.items()])
+            inner = _dot([(babies[b], self._plain(v)) for b, v in row.items()])
             terms.append(np.roll(inner, -giant, axis=-1))
-        return ClearValue(_total(terms), level)
+        return ClearValue(np.asarray(sum(terms[1:], terms[0])), level)
 
     # -- bootstraps -------------------------------------------------------------------------------------------------
 
@@ -253,10 +253,16 @@ class ClearEngine:
         return made
 
 
-def _total(terms: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    out = terms[0]
-    for term in terms[1:]:
-        out = out + term
+def _dot(pairs: Sequence[tuple[NDArray[Any], Any]]) -> NDArray[Any]:
+    """Sum of products, gathered in place: batches of windows are bound by memory."""
+    out = np.asarray(pairs[0][0] * pairs[0][1])
+    room = np.empty_like(out)
+    for a, b in pairs[1:]:
+        if np.result_type(a, b) == out.dtype and np.broadcast_shapes(np.shape(a), np.shape(b)) == out.shape:
+            out += np.multiply(a, b, out=room)
+        else:
+            out = out + a * b
+            room = np.empty_like(out)
     return out
 
 
