@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from heatfhe.assets import default_circuit
+from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.evaluation.drift import drift, sample_windows
 from heatfhe.planning import Plan, plan
+from heatfhe.planning.params import preset
 from tests.planning.clear_run import clear_params
 from tests.tiny import tiny_circuit
 
@@ -91,3 +94,31 @@ def test_a_measured_table_is_injected_by_size_and_period(made: Plan) -> None:
     assert bent.fidelity.kl > 100 * straight.fidelity.kl
     with pytest.raises(ConfigError, match="pass sigma"):
         drift(made, circuit, windows, noise=table(0.0).noise())
+
+
+@pytest.mark.slow
+def test_the_default_model_drifts_calibrated_and_stays_flat_after_heat() -> None:
+    """The paper's picture, on the embedded circuits: 16 windows of 128 positions, noise at every bootstrap of the plan.
+
+    Flat is no rise from the first quarter of the positions to the last; drifting is a rise by half or more.
+    """
+    try:
+        circuits = {kind: Circuit.load(default_circuit(kind)) for kind in ("heat", "calibrated")}
+    except FileFormatError as err:
+        pytest.skip(str(err))
+    params = preset("insecure-native-12")
+    windows = sample_windows(circuits["heat"], 16, 129, seed=0)
+    plans = {kind: plan(c, params, programs=("logits",)) for kind, c in circuits.items()}
+    found = {
+        (kind, sigma): drift(plans[kind], circuits[kind], windows, noise=BootstrapNoise(sigma=sigma))
+        for kind in circuits
+        for sigma in (1e-5, 1.7e-4)
+    }
+    heat, calibrated = (found[kind, 1e-5].quarters() for kind in ("heat", "calibrated"))
+    assert heat[3] <= heat[0]
+    assert calibrated[3] >= 1.5 * calibrated[0]
+    assert calibrated[3] > 5 * heat[3]
+    loud, lost = found["heat", 1.7e-4], found["calibrated", 1.7e-4]  # the paper's own noise
+    assert loud.quarters()[3] <= loud.quarters()[0]
+    assert loud.fidelity.collapsed == 0
+    assert lost.fidelity.collapsed > 8

@@ -130,16 +130,24 @@ def test_the_trace_does_not_depend_on_the_weights() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["heat", "calibrated"])
-@pytest.mark.parametrize("params", ["insecure-openfhe-12", "insecure-native-12"])
-def test_the_default_model_agrees_over_a_generation_past_the_wrap(kind: str, params: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "params", "count"),
+    [
+        ("heat", "insecure-openfhe-12", 117),  # to the last position of the context
+        ("calibrated", "insecure-native-12", 30),
+        ("heat", "insecure-native-11", 30),
+        ("heat", "insecure-native-13", 30),
+    ],
+)
+def test_the_default_model_agrees_over_a_generation_past_the_wrap(kind: str, params: str, count: int) -> None:
     try:
         circuit = Circuit.load(default_circuit(kind))
     except FileFormatError as err:
         pytest.skip(str(err))
     made = plan(circuit, preset(params))
     prompt = [int(t) for t in sample_windows(circuit, 1, 12, seed=3)[0]]
-    expected = circuit.generate(prompt, 30)
-    run = generate(made, circuit, prompt, 30)
+    expected = circuit.generate(prompt, count)
+    run = generate(made, circuit, prompt, count)
     assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
-    assert made.packing.t < 41  # so the cache wrapped
+    assert [int(h.argmax()) for h in run.one_hots] == expected.tokens
+    assert made.packing.t < 12 + count - 1  # so the cache wrapped
