@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -356,8 +357,6 @@ def test_what_expires_is_removed(source: ModelSource, tmp_path: Path) -> None:
     with joined(source, tmp_path, session_seconds=100, key_seconds=1000, job_seconds=10) as app:
         client = app.client(keyring=BigKeyring)
         client.generate([1], 1, keep=True)
-        import time
-
         now = time.time()
         app.service.sweep(now=now + 50)
         assert (len(client.sessions()), len(app.service.jobs.of("alice"))) == (1, 0)
@@ -366,6 +365,20 @@ def test_what_expires_is_removed(source: ModelSource, tmp_path: Path) -> None:
         app.service.sweep(now=now + 5000)
         assert client.key_sets() == []
         assert not list((tmp_path / "server" / "clients" / "alice" / "blobs").iterdir())
+
+
+def test_a_job_that_goes_takes_its_events_along(source: ModelSource, tmp_path: Path) -> None:
+    with joined(source, tmp_path) as app:
+        client, service = app.client("alice"), app.app.state.service
+        for _ in range(3):
+            client.generate([1], 1)  # the session is deleted at its end, and its job with it
+        assert service.events._events == {}
+        assert service.events._numbers == {}
+        answer = client.generate([1], 1, keep=True)
+        assert len(service.events._events) == 1
+        service.sweep(now=time.time() + 10**9)
+        assert service.events._events == {}
+        assert answer.tokens
 
 
 def test_a_client_reads_a_refusal_as_it_was_written(app: Joined) -> None:

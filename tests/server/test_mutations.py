@@ -9,6 +9,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -276,8 +278,6 @@ def test_two_hundred_mutations_while_another_session_generates(world: World) -> 
 
 
 def test_a_stalled_body_and_a_half_request_do_not_hold_the_server(world: World) -> None:
-    import socket
-
     open_sockets = []
     for data in (
         b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\n",
@@ -290,6 +290,31 @@ def test_a_stalled_body_and_a_half_request_do_not_hold_the_server(world: World) 
     assert httpx.get(f"{world.server.url}/healthz", timeout=5).status_code == 200
     for s in open_sockets:
         s.close()
+
+
+def test_one_clients_stalled_bodies_are_few(world: World) -> None:
+    """Bodies on their way are held in memory: of one client at most eight, and others are served meanwhile."""
+    path = f"/v1/keysets/{world.key_set}/blobs/{world.keys.keys[0].sha256}?offset=0"
+    head = (
+        f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.token}\r\nContent-Length: 9000\r\n"
+        f"Content-Type: application/octet-stream\r\nX-Chunk-Sha256: {'0' * 64}\r\n\r\n"
+    )
+    links = [socket.create_connection(("127.0.0.1", world.server.port), timeout=5) for _ in range(12)]
+    try:
+        for link in links:
+            link.sendall(head.encode() + bytes(100))
+        answers: list[bytes] = []
+        end = time.monotonic() + 20  # a refusal waits up to five seconds for the rest of its body
+        while len(answers) < 4 and time.monotonic() < end:
+            for link in select.select(links, [], [], 1.0)[0]:
+                answers.append(link.recv(4096)[:12])
+                links.remove(link)
+                link.close()
+        assert answers == [b"HTTP/1.1 429"] * 4
+        assert list(world.victim.generate([1, 2], 1).tokens) == served_circuit().generate([1, 2], 1).tokens
+    finally:
+        for link in links:
+            link.close()
 
 
 @pytest.mark.slow

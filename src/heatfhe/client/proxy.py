@@ -25,7 +25,7 @@ from heatfhe.client.sampling import Sampler
 from heatfhe.errors import ConfigError, DataError, HeatError
 from heatfhe.wire import Refusal
 
-HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]", "testserver"})
+HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 MOST_BYTES = 1 << 20
 UNSUPPORTED = ("logprobs", "top_logprobs", "tools", "functions", "suffix", "logit_bias", "response_format", "audio")
 

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,9 @@ class Job:
 class JobStore:
     """Jobs of every client below one folder. The newest record is kept in memory, the disk has it first."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, removed: Callable[[str], None] = lambda _job: None) -> None:
+        """``removed`` is told of every job that goes, so that nothing else keeps what belonged to it."""
+        self._folder, self._removed = folder, removed
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, str], str] = {}
@@ -209,6 +211,7 @@ class JobStore:
         self._jobs.pop(job.job, None)
         self._keys.pop((job.client, job.idempotency), None)
         shutil.rmtree(self.folder(job.client, job.job), ignore_errors=True)
+        self._removed(job.job)
 
     def _write(self, job: Job) -> None:
         write_json(self.folder(job.client, job.job) / "job.json", KIND, VERSION, asdict(job))

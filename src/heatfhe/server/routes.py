@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ Offset = Annotated[int, Query(ge=0, le=1 << 34)]
 ChunkDigest = Annotated[str, Header(pattern=r"^[0-9a-f]{64}$")]
 IdempotencyKey = Annotated[str, Header(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 _JSON_BYTES = 2 << 20
-_LISTENERS = 16
+_LISTENERS, _BODIES = 16, 8  # of one client at once: event streams, and requests whose bodies are on their way
 _BEAT = 15.0
 
 
@@ -40,6 +41,7 @@ def make_router(service: Service) -> APIRouter:
     """Every route, bound to one service."""
     router = APIRouter()
     listeners: Counter[str] = Counter()
+    bodies: Counter[str] = Counter()
 
     def caller(request: Request, credentials: Any) -> str:
         now = asyncio.get_running_loop().time()
@@ -50,6 +52,16 @@ def make_router(service: Service) -> APIRouter:
             raise Refusal("unauthorised", "no valid token", "send Authorization: Bearer TOKEN")
         service.rates.check(client, now)
         return client
+
+    @asynccontextmanager
+    async def receiving(client: str) -> AsyncIterator[None]:
+        if bodies[client] >= _BODIES:
+            raise Refusal("rate", f"{_BODIES} uploads are on their way", "let one end first", retry_after=1)
+        bodies[client] += 1
+        try:
+            yield
+        finally:
+            bodies[client] -= 1
 
     async def act(function: Callable[..., Any], *args: Any) -> Any:
         return await run_in_threadpool(function, *args)
@@ -83,7 +95,8 @@ def make_router(service: Service) -> APIRouter:
 
     async def add_keys(request: Request, token: Token) -> JSONResponse:
         client = caller(request, token)
-        manifest = KeyManifest.from_json(strict_json(await _json_body(request), limit=_JSON_BYTES))
+        async with receiving(client):
+            manifest = KeyManifest.from_json(strict_json(await _json_body(request), limit=_JSON_BYTES))
         status = await act(service.register_keys, client, manifest)
         return JSONResponse(status.as_json())
 
@@ -108,15 +121,17 @@ def make_router(service: Service) -> APIRouter:
         token: Token,
     ) -> JSONResponse:
         client = caller(request, token)
-        chunk = await _body(request, service.settings.chunk_bytes, "application/octet-stream")
-        have = await act(service.keys.append, client, key_set, sha256, offset, chunk, x_chunk_sha256)
+        async with receiving(client):
+            chunk = await _body(request, service.settings.chunk_bytes, "application/octet-stream")
+            have = await act(service.keys.append, client, key_set, sha256, offset, chunk, x_chunk_sha256)
         return JSONResponse({"have": have})
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     async def add_session(request: Request, token: Token) -> JSONResponse:
         client = caller(request, token)
-        fields = Fields(strict_json(await _json_body(request), limit=4096), of="session")
+        async with receiving(client):
+            fields = Fields(strict_json(await _json_body(request), limit=4096), of="session")
         config_id, key_set = fields.digest("config_id"), fields.digest("key_set")
         fields.done()
         session = await act(service.open_session, client, config_id, key_set)
@@ -146,7 +161,7 @@ def make_router(service: Service) -> APIRouter:
         record = await act(service.sessions.get, client, session)
         length = _length(request, d.MESSAGE)
         scanner = MessageScanner(service.limits(service.by_config(record.config_id)), kinds=("job",), length=length)
-        async with contextmanager_in_threadpool(service.incoming(client, length)) as upload:
+        async with receiving(client), contextmanager_in_threadpool(service.incoming(client, length)) as upload:
             head = await _spool(request, scanner, upload, lambda h: service.check_job(client, session, h))
             job, fresh = await act(
                 lambda: service.submit(
