@@ -65,12 +65,3 @@ def test_survives_a_checkpoint() -> None:
 def test_refuses_no_patience() -> None:
     with pytest.raises(ConfigError, match="patience"):
         BackOff.start([SITE], patience=0)
-
-
-def test_a_family_may_stop_above_its_floor() -> None:
-    state = BackOff.start([SITE], patience=1, gap=0, lowest={"softmax_init": 3, "norm_newton": 1})
-    for update in range(20):
-        state = state.observe({NAME: 1}, update)
-    assert state.targets[NAME].count == 3
-    assert state.above_floor() == [2]  # still counted from the floor, as the prior wants it
-    assert BackOff.from_json(state.as_json()) == state

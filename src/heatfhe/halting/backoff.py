@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from heatfhe.errors import ConfigError
@@ -26,12 +26,11 @@ class BackOff:
 
     ``patience`` is counted in micro-batch steps, ``gap`` in updates between two steps down of one site (the first needs
     none). A learned mode that has passed below its target counts as having reached it. Targets start at the top of each
-    site's support, and stop at its floor, or at ``lowest`` where that names the site.
+    site's support.
     """
 
     targets: Mapping[str, Target]
     floors: Mapping[str, int]
-    lowest: Mapping[str, int] = field(default_factory=dict)
     patience: int = 75
     gap: int = 150
 
@@ -40,14 +39,10 @@ class BackOff:
             raise ConfigError(f"back-off needs patience >= 1 and gap >= 0, got {self.patience} and {self.gap}")
 
     @classmethod
-    def start(
-        cls, sites: Sequence[Site], *, patience: int = 75, gap: int = 150, lowest: Mapping[str, int] | None = None
-    ) -> BackOff:
-        """Every target at the top of its site's support; ``lowest`` by family."""
+    def start(cls, sites: Sequence[Site], *, patience: int = 75, gap: int = 150) -> BackOff:
+        """Every target at the top of its site's support."""
         targets = {s.name: Target(count=s.max_count) for s in sites}
-        stops = {s.name: (lowest or {})[s.family] for s in sites if s.family in (lowest or {})}
-        floors = {s.name: s.floor for s in sites}
-        return cls(targets=targets, floors=floors, lowest=stops, patience=patience, gap=gap)
+        return cls(targets=targets, floors={s.name: s.floor for s in sites}, patience=patience, gap=gap)
 
     def observe(self, modes: Mapping[str, int], update: int) -> BackOff:
         """The state after one micro-batch step of the given update, in which the learned modes were these."""
@@ -62,7 +57,7 @@ class BackOff:
     def _next(self, name: str, target: Target, mode: int, update: int) -> Target:
         held = target.held + 1 if mode <= target.count else 0
         rested = target.lowered_at is None or update - target.lowered_at >= self.gap
-        if held >= self.patience and rested and target.count > self.lowest.get(name, self.floors[name]):
+        if held >= self.patience and rested and target.count > self.floors[name]:
             return Target(count=target.count - 1, held=0, lowered_at=update)
         return replace(target, held=held)
 
@@ -71,12 +66,10 @@ class BackOff:
         rows = [
             [name, t.count, t.held, t.lowered_at] for name, t in self.targets.items()
         ]  # a list: their order matters
-        limits = {"floors": dict(self.floors), "lowest": dict(self.lowest)}
-        return {"targets": rows, **limits, "patience": self.patience, "gap": self.gap}
+        return {"targets": rows, "floors": dict(self.floors), "patience": self.patience, "gap": self.gap}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> BackOff:
         """Inverse of as_json."""
         targets = {n: Target(count=c, held=h, lowered_at=at) for n, c, h, at in body["targets"]}
-        rest = {k: body[k] for k in ("floors", "lowest", "patience", "gap")}
-        return cls(targets=targets, **rest)
+        return cls(targets=targets, floors=dict(body["floors"]), patience=body["patience"], gap=body["gap"])
