@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("numba", reason="the native engine needs the native extra")
 
-from heatfhe.client import Answer, Client
+from heatfhe.client import Answer, Client, Sampler
 from heatfhe.client import client as client_module
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.planning import plan
@@ -70,7 +70,9 @@ def world(home: Path) -> Iterator[World]:
     circuit = served_circuit()
     circuit.save(home / "circuit")
     params = preset("insecure-native-11")
-    plan(circuit, params, programs=("generate", "prompt"), placement="greedy").save(home / "plan.json")
+    plan(circuit, params, programs=("generate", "prompt", "logits", "sample"), placement="greedy").save(
+        home / "plan.json"
+    )
     source = ModelSource(name="tiny", plan=home / "plan.json", circuit=home / "circuit")
     server = ServerProcess(source, home / "server", "--insecure", simulate=False)
     yield World(server, home / "server", home)
@@ -163,6 +165,25 @@ def test_the_secret_is_readable_by_its_owner_alone(honest: tuple[Client, bytes])
 def test_an_encrypted_answer_equals_the_circuits(world: World) -> None:
     with Client(world.server.url, token=world.server.token, folder=world.home / "alice", insecure=True) as client:
         assert list(client.generate(TOKENS[:2], 8).tokens) == served_circuit().generate(TOKENS[:2], 8).tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{"sampler": Sampler(temperature=2.0)}, {"interactive": True, "tokens": 2}],
+    ids=["sampled", "interactive"],
+)
+def test_sampled_and_interactive_requests_leak_nothing(world: World, options: dict[str, Any]) -> None:
+    """The noise travels encrypted, and so does every token the client chose itself."""
+    client, sent = world.run(**options)
+    assert b"/jobs" in sent
+    assert world.answer is not None
+    whole = b"\0".join(data for _, data in world.stored())
+    assert leaks(client, sent, whole) == set()
+    for rows in (client.bundle.rows(list(world.answer.tokens)), client.bundle.table[list(world.answer.tokens)]):
+        for dtype in ("<f2", "<f4", "<f8"):
+            for row in rows:
+                assert row.astype(dtype).tobytes()[:32] not in sent + whole
 
 
 SECRET_LEAKS = [
