@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make demo, killed at three random moments and started again, ends with encrypted tokens equal to the plaintext's."""
+"""make demo ends with encrypted tokens equal to the plaintext's: killed at three random moments; on any one Python."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,3 +65,29 @@ def test_killed_three_times_it_still_ends_well(tmp_path: Path) -> None:
         assert f'<section id="{key}"' in page, key
     assert len(bytes.fromhex(facts["server"]["hex"].replace("\n", " "))) == 64
     assert (tmp_path / "demo" / "report.html").stat().st_size > 50_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
+def test_it_runs_where_only_that_python_is(version: str, tmp_path: Path) -> None:
+    """Without Python 3.11 the demo needs no PyTorch. Sets up an environment: needs a package index."""
+    found = subprocess.run([ROOT / "scripts" / "setup", "find", version], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"no Python {version} here")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / f"python{version}").symlink_to(Path(found.stdout.strip()).resolve())
+    for name in ("bash", "env", "date", "cat", "sha256sum", "cut", "flock", "mkdir", "rm", "touch", "tail", "dirname"):
+        place = shutil.which(name)
+        if place is not None:
+            (tools / name).symlink_to(place)
+    cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    small = {"TOKENS": "1", "PROMPT": "Once", "XDG_CACHE_HOME": cache, "HOME": str(tmp_path), "PATH": str(tools)}
+    command = [ROOT / "scripts" / "demo", "--out", tmp_path / "demo"]
+    done = subprocess.run(command, env={**os.environ, **small}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+    assert f"Python {version}." in done.stdout
+    assert "no PyTorch here" in done.stdout
+    assert "equal to the plaintext circuit's tokens" in done.stdout
+    assert '<section id="training"' in (tmp_path / "demo" / "report.html").read_text()
