@@ -12,6 +12,8 @@ import pytest
 
 from heatfhe.cli import main
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
+from heatfhe.engine.openfhe_context import load_openfhe
+from heatfhe.errors import EngineError, MissingExtraError
 from heatfhe.planning import ALGORITHMS, Plan
 from tests.tiny import tiny_circuit
 
@@ -57,6 +59,18 @@ def test_a_plan_that_cannot_be_made_says_what_would_help(folder: Path, capsys: p
     assert main(["plan", str(folder), "--params", PARAMS, "--context", "99"]) == 1
     assert "context is 16" in capsys.readouterr().err
     assert main(["plan", str(folder), "--params", "nonsense"]) != 0
+
+
+def test_plan_shows_openfhes_own_answer_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", str(folder), "--params", "insecure-openfhe-11", "--placement", "greedy", "--mlp", "A"]
+    assert main([*arguments, "--programs", "prompt"]) == 0
+    (line,) = [t for t in capsys.readouterr().out.splitlines() if t.startswith("OpenFHE's own: ")]
+    try:
+        load_openfhe()
+    except (MissingExtraError, EngineError):
+        assert "not asked" in line
+    else:
+        assert "128 bits want ring dimension 131072 for this chain; 2048 is below it" in line
 
 
 def test_drift_compares_circuits_on_the_same_windows(

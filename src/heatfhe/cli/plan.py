@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.circuit import Circuit
+from heatfhe.ckks.params import Params
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
+from heatfhe.errors import EngineError, MissingExtraError
 from heatfhe.planning import ALGORITHMS, PROGRAMS, Plan, cost_table, cost_tables, plan
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.plan import default_cost
@@ -53,6 +55,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     found = {name: tally(made, name, table) for name in made.programs}
     console.print(f"{circuit.name} on {params.name}: {params.levels} levels, {params.slots} slots")
     console.print(f"security: {params.security_claim}")
+    if params.engine == "openfhe":
+        console.print(f"OpenFHE's own: {_openfhe_answer(params)}")
     console.print(f"prices: {table.name} ({table.hardware}; {table.provenance})")
     for name, rows in found.items():
         console.heading(f"\n{name}: {len(made.program(name).steps)} steps")
@@ -69,6 +73,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print(f"wrote {args.out}")
     console.json(_json(made, found))
     return 0
+
+
+def _openfhe_answer(params: Params) -> str:
+    """What OpenFHE says of its own set, where it is installed."""
+    from heatfhe.engine.openfhe_security import ring_dimension_asked
+
+    try:
+        asked = ring_dimension_asked(params)
+    except (MissingExtraError, EngineError) as err:
+        return f"not asked ({err})"
+    enough = "meets it" if asked <= params.ring_dimension else "is below it"
+    return f"128 bits want ring dimension {asked} for this chain; {params.ring_dimension} {enough}"
 
 
 _HEADERS = (
