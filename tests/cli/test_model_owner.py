@@ -47,6 +47,7 @@ def test_from_checkpoint_to_circuit(folder: Path, capsys: pytest.CaptureFixture[
     assert len(listed["sites"]) == 14
     assert (folder / "prepared" / "heat.json").is_file()
     args = ("--text", folder / "tokens.npy", "--tolerance", 1e-3, "--rule", "joint", "-o", folder / "calibration.json")
+    args = (*args, "--temperature", 0.7)
     calibrated = heat_json(capsys, "calibrate", folder / "model", *args)
     exported = heat_json(
         capsys, "export", folder / "model", "--calibration", folder / "calibration.json", "-o", folder / "circuit"
@@ -58,6 +59,7 @@ def test_from_checkpoint_to_circuit(folder: Path, capsys: pytest.CaptureFixture[
     assert "tokenizer.json" in circuit.tokenizer
     facts = heat_json(capsys, "inspect", folder / "circuit")
     assert {r["site"]: r["count"] for r in facts["sites"]} == calibrated["counts"]
+    assert facts["argmax"]["temperature"] == 0.7
     assert facts["iterations"] == sum(calibrated["iterations"].values())
     code, text, _ = heat(capsys, "inspect", folder / "circuit", "--stages")
     assert code == 0

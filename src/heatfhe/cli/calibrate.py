@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--delta-2", type=int, help="fix every softmax's refinement factor (default: cheapest per block)"
     )
     parser.add_argument(
+        "--temperature", type=float, default=1.0, help="highest that the argmax shall sample at (default 1)"
+    )
+    parser.add_argument(
         "--form", choices=("quotient", "partial"), default="quotient", help="of the norms' rational seed"
     )
 
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     windows = load_text(args.text, args.model, encode, prepared.architecture.context, end)
     rows = torch.from_numpy(windows.rows[: args.windows, :-1])
     batches = rows.split(args.batch)
-    seen = observe(prepared, batches, reporter=console.reporter, total=len(batches))
+    seen = observe(prepared, batches, temperature=args.temperature, reporter=console.reporter, total=len(batches))
     calibration = fit_calibration(prepared.architecture, seen, options, reporter=console.reporter)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     calibration.save(args.out)

@@ -64,7 +64,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if facts["argmax"] is not None:
         a = facts["argmax"]
         console.print(
-            f"\nargmax: powers {a['powers']}, {a['levels']} levels, near ties in {a['near_ties']:.1%} of rows"
+            f"\nargmax: powers {a['powers']}, {a['levels']} levels, near ties in {a['near_ties']:.1%} of rows, for "
+            f"sampling up to temperature {a['temperature']:g}"
         )
     if args.stages:
         console.print()
@@ -136,6 +137,7 @@ def describe(circuit: Circuit) -> dict[str, Any]:
         else {
             "powers": [r.power for r in c.argmax.schedule.rounds],
             "levels": c.argmax.schedule.levels,
+            "temperature": c.argmax.temperature,
             "near_ties": c.argmax.near_ties,
             "smallest_leader": c.argmax.smallest_leader,
         },
