@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +114,35 @@ def test_one_good_line_for_a_mistake(folder: Path, capsys: pytest.CaptureFixture
         assert message in err
         assert len(err.strip().splitlines()) == 1
     assert not (folder / "x.json").exists()
+
+
+@pytest.mark.parametrize("command", ["prepare", "calibrate", "export"])
+def test_a_disk_that_fills_up_leaves_nothing_half_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """One line that says why, the old result as it was, and no hidden file beside it."""
+    words: dict[str, tuple[object, ...]] = {
+        "prepare": ("prepare", folder / "model", "-o", tmp_path / "out"),
+        "calibrate": ("calibrate", folder / "model", "--text", folder / "tokens.npy", "-o", tmp_path / "out"),
+        "export": (
+            *("export", folder / "model", "--calibration", folder / "calibration.json"),
+            *("-o", tmp_path / "out"),
+        ),
+    }
+    assert heat(capsys, *words[command])[0] == 0
+
+    def contents() -> dict[str, bytes]:
+        return {str(p.relative_to(tmp_path)): p.read_bytes() for p in sorted(tmp_path.rglob("*")) if p.is_file()}
+
+    before = contents()
+
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        code, _, err = heat(capsys, *words[command])
+    assert code == 1
+    assert "No space left on device" in err.strip().splitlines()[-1]
+    assert "Traceback" not in err
+    assert contents() == before

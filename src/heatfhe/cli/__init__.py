@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -116,6 +117,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
             raise
         return _fail(MissingExtraError(EXTRAS[package], needed_by=f"heat {name}"), 3)
     except OSError as err:
+        if err.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _fail(HeatError(f"{err.strerror}: nothing was half-written; free some space and start again"), 1)
         if err.filename is None:
             raise
         return _fail(HeatError(f"{err.filename}: {err.strerror}; check the path, its permissions and free space"), 1)
