@@ -72,7 +72,7 @@ class Recording:
                     parts=facts.parts,
                     last=facts.last,
                     complex=facts.complex,
-                    refreshable=facts.refreshable,
+                    refreshable=facts.refreshable and not facts.complex,  # a bootstrap keeps the real part alone
                     fixed=fixed.get(facts.input, levels) if facts.input else None,
                     work=self._work(group),
                 )
