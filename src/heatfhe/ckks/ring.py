@@ -43,6 +43,7 @@ class Ring:
         if kernels.moduli != chain.moduli or kernels.ring_dimension != chain.ring_dimension:
             raise EngineError("these kernels were made for another chain")
         self.chain = chain
+        self.moduli = chain.moduli
         self.kernels = kernels
         self.encoder = Encoder(chain.ring_dimension)
         self.scales = chain.scales()
@@ -92,11 +93,13 @@ class Ring:
 
     def ratio(self, source: int, target: int) -> Fraction:
         """D / E between two levels: what the scale is divided by, exactly."""
-        now, below = set(self.chain.rows(source)), set(self.chain.rows(target))
-        moduli = self.chain.moduli
-        left = math.prod(moduli[i] for i in now - below)
-        entered = math.prod(moduli[i] for i in below - now)
-        return Fraction(left, entered)
+
+        def make() -> Fraction:
+            now, below = set(self.chain.rows(source)), set(self.chain.rows(target))
+            left = math.prod(self.moduli[i] for i in now - below)
+            return Fraction(left, math.prod(self.moduli[i] for i in below - now))
+
+        return self._keep(("ratio", source, target), make)
 
     def special_factors(self, level: int) -> Words:
         """P modulo each prime of a level."""
@@ -105,7 +108,7 @@ class Ring:
 
     def constant(self, value: int, rows: Rows) -> Words:
         """An integer modulo each prime."""
-        return np.array([value % self.chain.moduli[r] for r in rows], dtype=np.uint32)
+        return np.array([value % self.moduli[r] for r in rows], dtype=np.uint32)
 
     def polynomial(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
         """Evaluations of encoded slots."""

@@ -16,6 +16,8 @@ from heatfhe.ckks.kernels.reference import powers
 from heatfhe.ckks.primes import root_of_unity
 from heatfhe.errors import ConfigError
 
+KEPT = 4096  # constants with their Shoup words
+
 
 def shoup(w: NDArray[Any], q: NDArray[Any]) -> Words:
     """floor(w 2^32 / q)."""
@@ -49,6 +51,7 @@ class CpuKernels:
         self._shift_v = shoup(self._shift, q)
         self._tables: dict[object, tuple[Any, ...]] = {}
         self._indices: dict[int, NDArray[np.int32]] = {}
+        self._constants_kept: dict[tuple[str, bytes, bytes], tuple[Words, Words]] = {}
 
     def _twiddles(self, roots: Sequence[int]) -> tuple[Words, Words, Words, Words]:
         """Twiddles of the first stages (P, blocks) and of the transposed ones (P, N), with Shoup words."""
@@ -85,9 +88,16 @@ class CpuKernels:
         return np.ascontiguousarray(x).reshape(-1, *x.shape[-2:])
 
     def _shoup_rows(self, factors: NDArray[Any], rows: Rows) -> tuple[Words, Words]:
-        q = self._q[rows]
-        w = (factors.astype(np.uint64) % q).astype(np.uint32)
-        return w, shoup(w, q)
+        """Constants with their Shoup words; the latest ones are kept, a bootstrap asks for the same ones each time."""
+        name = factors.dtype.char, factors.tobytes(), rows.tobytes()
+        found = self._constants_kept.get(name)
+        if found is None:
+            if len(self._constants_kept) >= KEPT:
+                self._constants_kept.clear()
+            q = self._q[rows]
+            w = (factors.astype(np.uint64) % q).astype(np.uint32)
+            found = self._constants_kept[name] = w, shoup(w, q)
+        return found
 
     def ntt(self, x: Words, rows: Rows) -> Words:
         flat = self._flat(x)
@@ -212,7 +222,8 @@ class CpuKernels:
         target: Rows, fixed: NDArray[np.uint64], w: Words, v: Words, height: int,
     ) -> Words:  # fmt: skip
         n = self.ring_dimension
-        buffer = np.zeros((1, height, n), dtype=np.uint32)
+        buffer = np.empty((1, height, n), dtype=np.uint32)
+        buffer[0, starts + counts + (counts + 1) % 2] = 0  # makes a digit's rows even, or is the overflow's own
         place = np.arange(len(plan.rows), dtype=np.int64)
         self._intt(buffer, x[None], place, target, plan.rows, w, v)
         self._run(cpu.overflow, len(starts), buffer, starts, counts, fixed)
@@ -233,7 +244,8 @@ class CpuKernels:
             self._tables[plan] = tables
         matrix, lift, lift_v, counts, target, w, v, fixed, width = tables
         x = np.ascontiguousarray(x)
-        buffer = np.zeros((x.shape[0], width, self.ring_dimension), dtype=np.uint32)
+        buffer = np.empty((x.shape[0], width, self.ring_dimension), dtype=np.uint32)
+        buffer[:, -1] = 0  # makes the rows even, if it is not the overflow's own
         self._intt(buffer, x, plan.leave, target, c.src, w, v)
         self._run(cpu.overflow, x.shape[0], buffer, np.zeros(1, dtype=np.int64), counts, fixed)
         out = np.empty((x.shape[0], len(c.dst), self.ring_dimension), dtype=np.uint32)
