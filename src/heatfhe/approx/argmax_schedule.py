@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -76,7 +76,7 @@ _Run: TypeAlias = "tuple[tuple[ArgmaxRound, _State], ...]"  # rounds, each with 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Aim:
-    """What every round is fitted for, and the first rounds made so far, by the levels of their root."""
+    """What every round is fitted for, and the rounds made so far, by what entered them and the levels of their root."""
 
     rows: _Rows
     powers: tuple[int, ...]
@@ -84,7 +84,7 @@ class _Aim:
     headroom: float
     newton_levels: int
     solver: str
-    firsts: dict[int | None, tuple[ArgmaxRound, _State]] = field(default_factory=dict)
+    made: dict[tuple[int, int | None], tuple[ArgmaxRound, _State]] = field(default_factory=dict)
 
 
 def fit_schedule(
@@ -234,15 +234,14 @@ def _final_domain(run: _Run, aim: _Aim, sums: Array) -> tuple[float, float]:
 
 def _run(aim: _Aim, levels: Sequence[int | None], done: _Run) -> _Run:
     """The rounds after the ones done, at these levels of inverse root, each fitted on what the last one leaves."""
-    made = list(done)
+    run = list(done)
     for most in levels:
-        if made:
-            made.append(_later_round(aim, made[-1][1], most, len(made)))
-            continue
-        if most not in aim.firsts:
-            aim.firsts[most] = _first_round(aim, most)
-        made.append(aim.firsts[most])
-    return tuple(made)
+        state = run[-1][1] if run else None
+        key = id(state), most  # states live as long as the table does
+        if key not in aim.made:
+            aim.made[key] = _first_round(aim, most) if state is None else _later_round(aim, state, most, len(run))
+        run.append(aim.made[key])
+    return tuple(run)
 
 
 def _first_round(aim: _Aim, most: int | None) -> tuple[ArgmaxRound, _State]:
@@ -296,12 +295,12 @@ def _best_root(
     """The inverse root that holds the leaders closest together at its levels, and its values."""
     lo, hi = ends
     kappa = 2.0 ** (math.ceil(4.0 * math.log2(hi / lo)) / 4.0)
-    exact = top / np.sqrt(variance)
+    unit, exact = variance / lo, top / np.sqrt(variance)
     wanted = _NEAR * float(exact.min() / exact.max())
     chosen: tuple[float, ArgmaxRound, Array] | None = None
     for levels in range(1, _MOST_ROOT_LEVELS + 1) if most is None else (most,):
-        for candidate in _candidates(lo, kappa, power, levels, aim):
-            root = np.asarray(inverse_deviation(variance, candidate, 1.0))
+        for candidate in _candidates(kappa, levels, aim.newton_levels, aim.solver):
+            root = np.asarray(inverse_deviation(unit, candidate, 1.0))
             leaders = top * root
             spread = float(leaders.min() / leaders.max())
             if chosen is None or spread > chosen[0]:
@@ -309,22 +308,35 @@ def _best_root(
         if chosen is not None and chosen[0] >= wanted:
             break
     assert chosen is not None
-    return chosen[1], chosen[2]
+    seed = chosen[1].seed
+    scaled = ChordSeed(lo=lo, hi=lo * kappa) if isinstance(seed, ChordSeed) else seed.scaled(lo)
+    return replace(chosen[1], power=power, seed=scaled), chosen[2] / math.sqrt(lo)
 
 
-def _candidates(lo: float, kappa: float, power: int, levels: int, aim: _Aim) -> Iterator[ArgmaxRound]:
-    """Every inverse root of at most these levels that converges on the domain; the deepest of each kind suffices."""
-    step = aim.newton_levels
-    make = partial(ArgmaxRound, power=power, divisor=1.0, newton_levels=step)
-    yield make(seed=ChordSeed(lo=lo, hi=lo * kappa), newton_count=(levels - 1) // step)
+@lru_cache(maxsize=8192)
+def _candidates(kappa: float, levels: int, step: int, solver: str) -> tuple[ArgmaxRound, ...]:
+    """Every inverse root on [1, kappa] of at most these levels that converges; the deepest of each kind suffices."""
+    make = partial(ArgmaxRound, power=1, divisor=1.0, newton_levels=step)
+    found = [make(seed=ChordSeed(lo=1.0, hi=kappa), newton_count=(levels - 1) // step)]
     if levels < 3 or kappa > 1e9:
-        return
-    unit = fit_inverse_sqrt(1.0, kappa, solver=aim.solver, form="partial")  # the same for many lo: fitted once
-    fit = unit.scaled(lo)
+        return tuple(found)
+    fit = fit_inverse_sqrt(1.0, kappa, solver=solver, form="partial")
     for newton_count in range((levels - 3) // step + 1):
         count = levels - 2 - step * newton_count
-        if math.isfinite(unit.error(count, newton_count)) and unit.seed_range(count)[0] > 0.0:
-            yield make(seed=fit, newton_count=newton_count, goldschmidt_count=count)
+        if math.isfinite(fit.error(count, newton_count)) and fit.seed_range(count)[0] > 0.0:
+            found.append(make(seed=fit, newton_count=newton_count, goldschmidt_count=count))
+    return tuple(found)
+
+
+@lru_cache(maxsize=8192)
+def _largest(kappa: float, chord: bool, counts: tuple[int, int], step: int, solver: str) -> float:
+    """The most that an inverse root on [1, kappa] is over the exact one."""
+    v = np.geomspace(1.0, kappa, 257)
+    seed = ChordSeed(lo=1.0, hi=kappa) if chord else fit_inverse_sqrt(1.0, kappa, solver=solver, form="partial")
+    unit = ArgmaxRound(
+        power=1, divisor=1.0, seed=seed, goldschmidt_count=counts[0], newton_count=counts[1], newton_levels=step
+    )
+    return float((np.sqrt(v) * inverse_deviation(v, unit, 1.0)).max())
 
 
 def _left(aim: _Aim, r: ArgmaxRound, deviations: Array, leaders: Array, shapes: tuple[_Shapes, ...]) -> _State:
@@ -333,8 +345,9 @@ def _left(aim: _Aim, r: ArgmaxRound, deviations: Array, leaders: Array, shapes: 
     A leader not seen stands at most `margin` times as many deviations out as the furthest seen, and never further than
     sqrt(size - 1); it meets the root's error where that is worst over the domain.
     """
-    v = np.geomspace(r.lo, r.hi, 257)
-    root = np.sqrt(v) * inverse_deviation(v, r, 1.0)
+    kappa = 2.0 ** (round(4.0 * math.log2(r.hi / r.lo)) / 4.0)
+    counts = r.goldschmidt_count, r.newton_count
+    root = _largest(kappa, isinstance(r.seed, ChordSeed), counts, aim.newton_levels, aim.solver) / r.divisor
     furthest = min(aim.margin * float(deviations.max()), math.sqrt(aim.rows.size - 1.0))
-    over = (furthest * float(root.max()) + r.shift) ** r.power / float(leaders.max())
+    over = (furthest * root + r.shift) ** r.power / float(leaders.max())
     return _State(leaders, max(1.0, over), shapes)
