@@ -27,6 +27,7 @@ from heatfhe.ranges.argmax import MAX_TEMPERATURE, sampled_rows
 from heatfhe.sites import Mode, Prepared
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
+_SCORES = 1 << 21  # scores looked at together
 _ROWS = 1024  # rows of logits kept, in short, for the argmax schedule, each with its noisy copies
 
 Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
@@ -111,14 +112,20 @@ class Observer:
         self.seen.magnitudes[name] = max(self.seen.magnitudes.get(name, 0.0), largest)
 
     def _scores(self, owner: str, scores: Tensor) -> None:
-        seen, rows = self.seen, scores.shape[-2]
+        rows = scores.shape[-2]
         if scores.shape[-1] != rows:
             raise ConfigError(f"{owner}: observe whole sequences, not continuations of a cache")
-        keep = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).tril()
+        hidden = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu(1)
         length = torch.arange(1, rows + 1, device=scores.device, dtype=scores.dtype)
-        e = scores.masked_fill(~keep, -torch.inf)  # worked on in place from here: the matrix is large
+        matrices = scores.detach().reshape(-1, rows, rows)
+        for part in matrices.split(max(1, _SCORES // rows**2)):  # by parts that stay near the processor
+            self._rows(owner, part, hidden, length)
+
+    def _rows(self, owner: str, scores: Tensor, hidden: Tensor, length: Tensor) -> None:
+        seen = self.seen
+        low = scores.masked_fill(hidden, torch.inf).amin()
+        e = scores.masked_fill(hidden, -torch.inf)  # worked on in place from here
         top = e.amax(dim=-1)
-        low = -(-scores).masked_fill_(~keep, -torch.inf).amax()
         seen.scores.setdefault(owner, Range()).add(owner, float(low), float(top.amax()))
         e.sub_(top[..., None]).mul_(1.0 / TEMPERATURES[-1]).exp_()
         means: dict[int, Tensor] = {}
