@@ -94,7 +94,7 @@ def save_demo(folder: Path) -> Path:
     folder.mkdir(parents=True)
     server = {"facts": [["input", "4 ciphertexts"]], "hex": "00 ff"}
     client = {"facts": [["prompt", "<script>alert(1)</script>"]]}
-    stages = [["set-up", 1.25], ["generate", 60.0]]
+    stages = [["set-up", 1.25], ["train", 300.0], ["keys", 13.0], ["generate", 60.0]]
     body = {"params": "insecure-native-12", "stages": stages, "rows": [], "server": server, "client": client}
     write_json(folder / "demo.json", "heatfhe-demo", 1, body)
     return folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report in a real browser: no console errors, no requests, nothing wider than the screen, axe-core's rules.
+"""The report in a real browser: no console errors, no requests, nothing wider than the screen, axe-core's rules, keys.
 
 Needs chromium, node, and the npm packages playwright-core and axe-core in a folder named by HEATFHE_NODE_MODULES.
 HEATFHE_REPORT names one more page to look at, such as the one make demo leaves.
@@ -37,12 +37,24 @@ const { chromium } = require('playwright-core');
     await page.goto('file://' + file);
     const drawn = await page.evaluate(
       () => [...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().height));
+    await page.keyboard.press('Tab');
+    const skip = await page.evaluate(() => document.activeElement.className);
+    await page.keyboard.press('Enter');
+    const reached = await page.evaluate(() => location.hash);
+    await page.locator('summary').first().focus();
+    await page.keyboard.press('Enter');
+    const opened = await page.evaluate(() => document.querySelector('details').open);
+    await page.emulateMedia({ media: 'print' });
+    const printed = await page.evaluate(() => ({
+      nav: getComputedStyle(document.querySelector('nav')).display,
+      figures: [...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().height > 60).length }));
+    await page.emulateMedia({ media: 'screen' });
     await page.evaluate(() => document.querySelectorAll('details').forEach(d => { d.open = true; }));
     await page.addScriptTag({ path: require.resolve('axe-core') });
     const axe = await page.evaluate(() => axe.run());
     const violations = axe.violations.map(v => v.id + ': ' + v.nodes[0].html);
     const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    out.push({ colorScheme, width, errors, drawn, violations, wider });
+    out.push({ colorScheme, width, errors, drawn, violations, wider, skip, reached, opened, printed });
   }
   await browser.close();
   console.log(JSON.stringify(out));
@@ -73,3 +85,5 @@ def test_report_in_chromium(tmp_path: Path) -> None:
             assert view["wider"] <= 1, view
             assert len(view["drawn"]) >= 10, view
             assert min(view["drawn"]) > 100, view
+            assert (view["skip"], view["reached"], view["opened"]) == ("skip", "#main", True), view
+            assert view["printed"] == {"nav": "none", "figures": len(view["drawn"])}, view
