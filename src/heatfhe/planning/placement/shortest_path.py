@@ -28,7 +28,9 @@ Matrix = NDArray[np.float64]  # [level of the entry, level of the exit]
 
 def shortest_path(graph: Graph, params: Params, cost: CostTable, rules: Rules | None = None) -> Placement:
     """The cheapest placement that refreshes whole forks alike, inside solvers as greedy would."""
-    model = Model(graph, params, cost, replace(rules or Rules(), pairing=False))
+    whole = Model(graph, params, cost, replace(rules or Rules(), pairing=False))
+    graph, kept = _without_passages(whole)
+    model = Model(graph, params, cost, whole.rules)
     build = _Builder(model)
     nodes = [
         v for v, node in enumerate(graph.nodes) if node.inputs or (model.options[v] and node.fixed != model.levels)
@@ -41,7 +43,34 @@ def shortest_path(graph: Graph, params: Params, cost: CostTable, rules: Rules | 
         if np.isinf(row[level]):
             raise PlanError(f"{graph.nodes[nodes[-1]].name}: no path over levels reaches it; use the exact placement")
         choices = part.choices(model.levels, level)
-    return settle(model, choices, "shortest path")
+    return settle(whole, {kept[v]: choice for v, choice in choices.items()}, "shortest path")
+
+
+def _without_passages(model: Model) -> tuple[Graph, list[int]]:
+    """The graph without values that have one input and may not be refreshed, and the old number of every node.
+
+    Such a value only passes levels on: its readers may as well read its input, at its cost more. Without it a fork
+    behind it is a fork at its input, which has a matrix.
+    """
+    nodes, required = model.graph.nodes, model.graph.required
+    users = model.graph.users()
+    through: dict[int, tuple[int, int]] = {}
+    number: dict[int, int] = {}
+    kept: list[int] = []
+    out: list[Node] = []
+    for v, node in enumerate(nodes):
+        reads: dict[int, int] = {}
+        for u, c in model.reads(v):
+            source, more = through.get(u, (u, 0))
+            reads[source] = max(reads.get(source, 0), c + more)
+        if len(reads) == 1 and not model.options[v] and v not in required and users[v]:
+            through[v] = next(iter(reads.items()))
+            continue
+        number[v] = len(out)
+        kept.append(v)
+        inputs = tuple(number[u] for u in reads)
+        out.append(replace(node, inputs=inputs, costs=tuple(reads.values())))
+    return Graph(nodes=tuple(out), required={number[v]: level for v, level in required.items()}), kept
 
 
 class _Part(Protocol):
