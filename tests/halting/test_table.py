@@ -33,7 +33,7 @@ def test_starts_at_the_ramp_with_its_mode_at_the_top() -> None:
 def test_divergence_equals_each_site_alone() -> None:
     table = HaltingTable(sites())
     targets = [4, 0, 8, 2]
-    found = table.divergence(targets, 0.7)
+    found = table.divergence(table.log_prior(targets, 0.7))
     for row, (site, w) in enumerate(zip(sites(), targets)):
         logits = ramp(site.max_count, site.floor)
         prior = log_prior(w, site.floor, site.max_count, 0.7, width=site.max_count)
@@ -43,7 +43,7 @@ def test_divergence_equals_each_site_alone() -> None:
 
 def test_logits_outside_a_support_never_move() -> None:
     table = HaltingTable(sites())
-    table.divergence([0, 0, 0, 0], 0.6).mean().backward()
+    table.divergence(table.log_prior([0, 0, 0, 0], 0.6)).mean().backward()
     grad = table.logits.grad
     assert grad is not None
     for row, site in enumerate(sites()):

@@ -48,7 +48,7 @@ def test_the_iteration_loss_is_the_mean_over_sites(prepared: Prepared) -> None:
     targets = BackOff.start(prepared.sites)
     with torch.no_grad():
         early, late = (float(iteration_loss(prepared, RECIPE, targets, u)) for u in (0, RECIPE.heat.updates))
-        by_site = prepared.halting.divergence(targets.above_floor(), 0.6)
+        by_site = prepared.halting.divergence(prepared.halting.log_prior(targets.above_floor(), 0.6))
     assert early == pytest.approx(float(by_site.sum()) / len(prepared.sites))
     assert late > early  # a sharper prior is further from the ramp
 

@@ -11,6 +11,7 @@ from heatfhe.halting.distribution import (
     probabilities,
     ramp,
 )
+from heatfhe.halting.kernels import gpu_kernels
 from heatfhe.halting.prior import kl, log_prior
 from heatfhe.halting.solvers import expected_divide, expected_goldschmidt, expected_newton, expected_reciprocal
 from heatfhe.halting.table import HaltingTable
@@ -26,6 +27,7 @@ __all__ = [
     "expected_goldschmidt",
     "expected_newton",
     "expected_reciprocal",
+    "gpu_kernels",
     "kl",
     "log_prior",
     "log_probabilities",

@@ -13,8 +13,6 @@ stray row gives a large finite gradient instead of NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from heatfhe.approx import ReciprocalFit
 from heatfhe.errors import ConfigError
+from heatfhe.halting.kernels import gpu_kernels
 
 # Legend (as in the paper's algorithm): N, D, F the Goldschmidt states, nu = dN/dN_0, eta = dN/dD_0, delta = dD/dD_0,
 # phi = dF/dD_0 (which starts at -1, since F_0 = 2 s_0 - D_0), s the relaxed schedule (all ones when plain).
@@ -160,25 +159,13 @@ def _cap(dtype: torch.dtype) -> float:
 def _run(function: Any, a: Tensor, b: Tensor, p: Tensor, rest: Any) -> Tensor:
     if a.is_cuda and a.dtype == b.dtype == p.dtype == torch.float32 and _FUSED is not None:
         kernel = _FUSED.goldschmidt if function is _Goldschmidt else _FUSED.newton
-        fused: Tensor = kernel(
-            a.contiguous(), b.contiguous(), p.contiguous(), list(rest) if isinstance(rest, tuple) else rest
-        )
+        fused: Tensor = kernel(a.contiguous(), b.contiguous(), p.contiguous(), rest)
         return fused
     out: Tensor = function.apply(a, b, p, rest)
     return out
 
 
-def _fused_module() -> ModuleType | None:
-    try:
-        return import_module("heatfhe.halting.fused")
-    except ModuleNotFoundError as err:
-        if err.name != "triton":  # our own broken import is not an absent compiler
-            raise
-        return None
-
-
-# The GPU's kernels, or None where triton is not installed.
-_FUSED = _fused_module()
+_FUSED = gpu_kernels("heatfhe.halting.fused")
 
 
 def _check(a: Tensor, b: Tensor, p: Tensor, states: int) -> None:

@@ -19,6 +19,7 @@ class HaltingTable(nn.Module):
 
     floors: Tensor
     tops: Tensor
+    packed: Tensor
 
     def __init__(self, sites: Sequence[Site], *, gamma: float = GAMMA) -> None:
         super().__init__()
@@ -31,27 +32,33 @@ class HaltingTable(nn.Module):
         self.logits = nn.Parameter(torch.stack(start).float())
         self.register_buffer("floors", torch.tensor([s.floor for s in self.sites]), persistent=False)
         self.register_buffer("tops", torch.tensor([s.max_count for s in self.sites]), persistent=False)
+        held = [row * (self.width + 1) + i for row, s in enumerate(self.sites) for i in range(s.max_count + 1)]
+        self.register_buffer("packed", torch.tensor(held), persistent=False)  # a row's own states in the flat table
 
     def probabilities(self) -> Tensor:
         """p of every site over absolute counts 0..width, (sites, width + 1), with gradient."""
         return probabilities(self.logits, self.floors, self.tops)
 
+    def laws(self) -> dict[str, Tensor]:
+        """p of every site over its own states 0..max_count, cut from the table in one piece."""
+        rows = self.probabilities().flatten().index_select(0, self.packed)
+        parts = rows.split([site.max_count + 1 for site in self.sites])
+        return {site.name: part for site, part in zip(self.sites, parts, strict=True)}
+
     def log_probabilities(self) -> Tensor:
         """log p of every site, -inf outside its support."""
         return log_probabilities(self.logits, self.floors, self.tops)
 
-    def divergence(self, targets: Sequence[int], p: float, *, geometric_at_zero: bool = True) -> Tensor:
-        """KL of every site's law from its prior, (sites,); targets count from each floor. Its mean is the loss."""
-        # The prior is made on the CPU from plain numbers, so that a GPU is never waited for.
+    def log_prior(self, targets: Sequence[int], p: float, *, geometric_at_zero: bool = True) -> Tensor:
+        """Every site's log prior over 0..width, on the CPU: made from plain numbers, no GPU is waited for."""
         w = torch.tensor(list(targets))
         floors, tops = (torch.tensor([getattr(s, k) for s in self.sites]) for k in ("floor", "max_count"))
         prior = log_prior(w, floors, tops, p, width=self.width, geometric_at_zero=geometric_at_zero)
-        prior = prior.to(self.logits.dtype).to(self.logits.device, non_blocking=True)
-        return kl(self.probabilities(), self.log_probabilities(), prior)
+        return prior.to(self.logits.dtype)
 
-    def support(self, name: str) -> slice:
-        """Columns of a site's own states, 0..max_count."""
-        return slice(0, self.sites[self.rows[name]].max_count + 1)
+    def divergence(self, log_prior: Tensor) -> Tensor:
+        """KL of every site's law from its prior (sites, width + 1), on the logits' device. Its mean is the loss."""
+        return kl(self.probabilities(), self.log_probabilities(), log_prior)
 
     @torch.no_grad()
     def modes(self) -> dict[str, int]:

@@ -32,6 +32,10 @@ class ActivationSite(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The activation of every entry, in the switch's mode."""
         switch, place = self.switch, self.place
+        kernels = switch.kernels(x)
+        if kernels is not None and place.function in _ANALYTIC:
+            fused: Tensor = kernels.activate(self, x)
+            return fused
         if switch.bounds is not None:
             switch.penalise("activation", x, switch.bounds.activation, x.numel() // x.shape[-1])
         x = switch.see(f"{place.name}/in", switch.see(place.reads, x))

@@ -3,18 +3,16 @@
 
 Shapes: B sequences, H heads, T rows, S columns (cached ones first), e head width; d = H e.
 
-``choose`` picks how a forward is computed: eagerly on scores (B, H, T, S), by torch's own kernel when everything is
-exact, or by the fused kernel of ``heatfhe.sites.fused`` on a GPU. Each has the signature of ``attend_eagerly``. With
-delta_2 = 2 a fused one needs only the row sums S1 = sum e, S2 = sum e^2 and A = sum e^2 v of one sweep: the output is
-A r1^2 r2 / row_length with r1 = init(S1) and r2 = refine(r1^2 S2), because r1 is constant along a row.
+A forward is computed eagerly on scores (B, H, T, S), by torch's own kernel when everything is exact, or while training
+on a GPU by heatfhe.sites.fused, which never stores the scores. With delta_2 = 2 that needs only the row sums
+S1 = sum e, S2 = sum e^2 and A = sum e^2 v of one sweep: the output is A r1^2 r2 / row_length with r1 = init(S1) and
+r2 = refine(r1^2 S2), because r1 is constant along a row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +25,6 @@ from heatfhe.models import AttentionPlace
 from heatfhe.records import SoftmaxCalibration
 from heatfhe.sites.switch import Switch
 
-Attend = Callable[["AttentionSite", Tensor, Tensor, Tensor], Tensor]
 Solve = Callable[[Tensor], Tensor]
 
 
@@ -43,7 +40,6 @@ class AttentionSite(nn.Module):
         self.place, self.layer, self.switch, self._table = place, layer, switch, table
         self.original = (original,)  # in a tuple, so that torch does not count it as a child
         self.calibration: SoftmaxCalibration | None = None
-        self.fused = _fused_module()
 
     def forward(self, hidden_states: Tensor, *_: Any, **kwargs: Any) -> tuple[Tensor, None]:
         """Output of the projection, and None for the attention weights, which are never formed as such."""
@@ -51,20 +47,29 @@ class AttentionSite(nn.Module):
         if kwargs.get("layer_past") is not None or kwargs.get("encoder_hidden_states") is not None:
             raise ConfigError(f"{place.name}: a legacy cache or an encoder cannot be used here; pass use_cache=False")
         joined = switch.see(place.reads, self.c_attn(hidden_states))
-        q, k, v = (self._split(part) for part in joined.chunk(3, dim=-1))
         cache = kwargs.get("past_key_values", kwargs.get("past_key_value"))  # the name depends on transformers' version
+        kernels = switch.kernels(joined)
+        if kernels is not None and cache is None and not self.dropout and kernels.supports(self, joined):
+            return self.resid_dropout(self.c_proj(kernels.attend(self, joined))), None
+        q, k, v = (self._split(part) for part in joined.chunk(3, dim=-1))
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
         if switch.tap is not None:
             for name, part in (("q", q), ("k", k), ("v", v)):
                 switch.tap(f"{place.name}/{name}", part)
-        out = choose(self, q)(self, q, k, v)
+        exact = switch.mode == "exact" and switch.tap is None and switch.bounds is None
+        out = attend_exactly(self, q, k, v) if exact else attend_eagerly(self, q, k, v)
         out = switch.see(place.writes, out.transpose(1, 2).reshape(hidden_states.shape).to(joined.dtype))
         return self.resid_dropout(self.c_proj(out)), None
 
     def _split(self, part: Tensor) -> Tensor:
         batch, rows, width = part.shape
         return part.view(batch, rows, self.place.heads, width // self.place.heads).transpose(1, 2)
+
+    @property
+    def table(self) -> HaltingTable:
+        """The distributions in use."""
+        return self._table[0]
 
     @property
     def dropout(self) -> float:
@@ -85,8 +90,8 @@ class AttentionSite(nn.Module):
         """
         switch, name, fit = self.switch, self.place.name, self.fitted().fit
         second = fit.refine if fit.refine is not None else fit.init
-        first_law = switch.distribution(self._table[0], f"{name}/init", like)
-        second_law = switch.distribution(self._table[0], f"{name}/refine", like)
+        first_law = switch.distribution(self.table, f"{name}/init", like)
+        second_law = switch.distribution(self.table, f"{name}/refine", like)
         inverse_length = 1.0 / row_length
 
         def init(s: Tensor) -> Tensor:
@@ -158,27 +163,6 @@ def attend_exactly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tens
         return nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=site.dropout, is_causal=True)
     keep = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(columns - rows)
     return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=site.dropout)
-
-
-def choose(site: AttentionSite, q: Tensor) -> Attend:
-    """The implementation for this forward: exact kernel, fused kernel, or eager."""
-    switch = site.switch
-    if switch.mode == "exact" and switch.tap is None and switch.bounds is None:
-        return attend_exactly
-    fused = site.fused
-    if fused is not None and q.is_cuda and switch.tap is None and site.dropout == 0.0 and fused.supports(site, q):
-        attend: Attend = fused.attend
-        return attend
-    return attend_eagerly
-
-
-def _fused_module() -> ModuleType | None:
-    try:
-        return import_module("heatfhe.sites.fused")
-    except ModuleNotFoundError as err:
-        if err.name not in ("heatfhe.sites.fused", "triton"):  # our own broken import is not an absent kernel
-            raise
-        return None
 
 
 def _tokens(rows: Tensor) -> int:

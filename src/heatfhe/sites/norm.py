@@ -31,6 +31,10 @@ class NormSite(nn.Module):
         switch, place = self.switch, self.place
         if switch.mode == "exact" and switch.tap is None and switch.bounds is None:
             return nn.functional.layer_norm(x, (place.width,), self.weight, self.bias, place.eps)
+        kernels = switch.kernels(x)
+        if kernels is not None:
+            fused: Tensor = kernels.norm(self, x)
+            return fused
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         centred = switch.see(place.reads, wide - wide.mean(dim=-1, keepdim=True))  # the stream a circuit carries
         out = rms_norm(centred, sum_of_squares=self._sum_of_squares, inverse_root=self._inverse_root)
@@ -41,7 +45,8 @@ class NormSite(nn.Module):
         switch, place = self.switch, self.place
         squares = (centred * centred).sum(dim=-1, keepdim=True)
         if switch.bounds is not None:
-            switch.penalise("variance", squares * (1.0 / place.width), switch.bounds.variance, squares.numel())
+            variance, bound = squares * (1.0 / place.width), switch.variance_bound(place.name)
+            switch.penalise("variance", variance, bound, squares.numel())
         return switch.see(f"{place.name}/z", squares + place.width * place.eps)
 
     def _inverse_root(self, z: Tensor) -> Tensor:
@@ -50,8 +55,8 @@ class NormSite(nn.Module):
             return switch.see(f"{name}/root", gain * torch.rsqrt(z))
         fit = self.fitted().fit
         z = switch.clamp(z, fit.lo, fit.hi)
-        by_division = switch.distribution(self._table[0], f"{name}/goldschmidt", z)
-        by_newton = switch.distribution(self._table[0], f"{name}/newton", z)
+        by_division = switch.distribution(self.table, f"{name}/goldschmidt", z)
+        by_newton = switch.distribution(self.table, f"{name}/newton", z)
         if by_division is None or by_newton is None:
             counts = switch.count(f"{name}/goldschmidt"), switch.count(f"{name}/newton")
             return switch.see(f"{name}/root", inverse_sqrt(z, fit, *counts, gain=gain))
@@ -66,6 +71,11 @@ class NormSite(nn.Module):
             polish=lambda z, y: expected_newton(z, y, newton, gain=gain),
         )
         return switch.see(f"{name}/root", y)
+
+    @property
+    def table(self) -> HaltingTable:
+        """The distributions in use."""
+        return self._table[0]
 
     def fitted(self) -> NormCalibration:
         """The calibration in use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -80,7 +81,7 @@ class Prepared(nn.Module):
 
         The largest count of a family becomes one above its largest calibrated count where that is more. ``keep_logits``
         keeps the distributions (a re-fit after training): the counts must then fit their supports. ``max_counts`` by
-        site are those of a saved table, which may be larger than the calibration asks for.
+        site stand instead: those of a saved table, or a site's own where a family's would start it too far up.
         """
         missing = {site.name for site in self.sites} - set(calibration.counts())
         if missing or set(calibration.activations) != {p.name for p in self.architecture.activations}:
@@ -89,10 +90,12 @@ class Prepared(nn.Module):
         if not keep_logits:
             tops = dict(self.config.max_counts)
             for site in self.sites:
-                wanted = calibration.counts()[site.name] + 1 if max_counts is None else max_counts[site.name]
-                tops[site.family] = max(tops.get(site.family, 0), wanted)
+                tops[site.family] = max(tops.get(site.family, 0), calibration.counts()[site.name] + 1)
+            sites = self.architecture.sites(tops)
+            if max_counts is not None:
+                sites = tuple(replace(site, max_count=max_counts[site.name]) for site in sites)
             device = next(self.model.parameters()).device
-            self.halting = HaltingTable(self.architecture.sites(tops), gamma=self.config.gamma).to(device)
+            self.halting = HaltingTable(sites, gamma=self.config.gamma).to(device)
             self._table[0] = self.halting
         self.calibration = calibration
         for module in self.model.modules():

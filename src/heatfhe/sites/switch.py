@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from heatfhe.errors import SiteError
-from heatfhe.halting import HaltingTable
+from heatfhe.halting import HaltingTable, gpu_kernels
 from heatfhe.sites.guards import RangeBounds, excess, guard
 
 Mode = Literal["exact", "training", "deployed"]
@@ -24,7 +25,8 @@ class Switch:
     """The one mutable object a prepared model's sites look at. ``Prepared.set_mode`` turns it.
 
     ``push`` is the weight of the push-back gradient per entry (see ``guard``); a loop that divides its loss by the
-    number of micro-batches divides ``push`` as well. ``bounds`` turns the range terms on.
+    number of micro-batches divides ``push`` as well. ``bounds`` turns the range terms on, ``variance_bounds`` widens
+    their bound for single norms. ``fused`` holds the GPU's kernels, None where triton is not installed.
     """
 
     mode: Mode = "exact"
@@ -32,24 +34,32 @@ class Switch:
     guards: bool = False
     push: float = 1e-4
     bounds: RangeBounds | None = None
+    variance_bounds: dict[str, float] = field(default_factory=dict)
     tap: Tap | None = None
     counts: dict[str, int] = field(default_factory=dict)
-    p: Tensor | None = None
+    laws: dict[str, Tensor] | None = None
     terms: dict[str, Tensor] = field(default_factory=dict)
     hooks: list[Any] = field(default_factory=list)
+    fused: ModuleType | None = field(default_factory=lambda: gpu_kernels("heatfhe.sites.fused"))
 
     def begin(self, halting: HaltingTable) -> None:
         """Start a forward pass: evaluate the distributions once, forget the last pass's range terms."""
         self.terms = {}
-        self.p = halting.probabilities() if self.mode == "training" and self.soft else None
+        self.laws = halting.laws() if self.mode == "training" and self.soft else None
+
+    def kernels(self, x: Tensor) -> ModuleType | None:
+        """The GPU's kernels where a site may run x through them: training or bounded, nothing tapped on the way."""
+        wanted = self.mode == "training" or (self.mode == "exact" and self.bounds is not None)
+        fits = x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and self.tap is None
+        return self.fused if wanted and fits else None
 
     def distribution(self, table: HaltingTable, site: str, like: Tensor) -> Tensor | None:
         """The site's law over its counts when halting is soft, else None."""
         if not (self.mode == "training" and self.soft):
             return None
-        if self.p is None:
-            self.p = table.probabilities()
-        return self.p[table.rows[site], table.support(site)].to(like.dtype)
+        if self.laws is None:
+            self.laws = table.laws()
+        return self.laws[site].to(like.dtype)
 
     def count(self, site: str) -> int:
         """The site's hard count."""
@@ -64,6 +74,11 @@ class Switch:
     def clamp(self, value: Tensor, lo: float | None, hi: float | None) -> Tensor:
         """The value, guarded while training."""
         return guard(value, lo, hi, self.push) if self.guards and self.mode == "training" else value
+
+    def variance_bound(self, norm: str) -> float:
+        """Where a norm's range term begins: the bounds' own value, or the norm's where that is wider."""
+        assert self.bounds is not None
+        return max(self.bounds.variance, self.variance_bounds.get(norm, 0.0))
 
     def penalise(self, term: str, value: Tensor, bound: float, tokens: int) -> None:
         """Add a site's excess to a named range term."""

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A micro-batch step as one CUDA graph: forward, task and range loss, backward in one launch instead of thousands.
+"""An update on one GPU without waiting: a micro-batch step is one CUDA graph, results are read once at the end.
 
-Shapes, counts and constants do not change within a phase, so a step is captured once and replayed. What changes with
-every update (the prior, its targets, learning rates) stays outside: the iteration loss is a few small kernels.
+Shapes, counts and constants do not change within a phase, so forward, all losses and backward are captured once and
+replayed. What changes with an update comes in through buffers (windows, prior, its weight). Whether everything was
+finite stays on the device too, where the optimizer looks it up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 
+from heatfhe.halting import gpu_kernels, mode
 from heatfhe.sites import Prepared
 from heatfhe.training.losses import distillation_loss, task_loss
 from heatfhe.training.recipe import Phase
@@ -27,6 +32,9 @@ class CapturedStep:
     ) -> None:
         self.rows = rows.clone()
         self._prepared, self._teacher, self._phase, self._share, self._narrow = prepared, teacher, phase, share, narrow
+        halting = prepared.halting
+        self._prior = halting.logits.new_zeros((len(halting.sites), halting.width + 1))
+        self._weight = halting.logits.new_zeros(())
         self.parameters = [p for p in prepared.parameters() if p.requires_grad]
         for p in self.parameters:
             p.grad = torch.zeros_like(p)
@@ -38,33 +46,67 @@ class CapturedStep:
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.terms = self._step()
-        self.zero()
+            self.terms, self.modes = self._step()
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Run on other windows of the same shape; returns (task, range), valid until the next call."""
-        self.rows.copy_(rows)
-        self.graph.replay()
-        return self.terms
+    def pull(self, log_prior: Tensor, weight: float) -> None:
+        """Set the prior of the next replays and the weight of the iteration loss."""
+        self._prior.copy_(log_prior.pin_memory(), non_blocking=True)
+        self._weight.fill_(weight)
 
-    def zero(self) -> None:
-        """Set every gradient to zero, in place."""
+    def update(
+        self, parts: Iterable[Tensor], optimizer: Optimizer, clip: float
+    ) -> tuple[dict[str, float], bool, dict[str, int]]:
+        """One update over micro-batches: mean loss terms, whether it was finite and so applied, modes before it."""
         torch._foreach_zero_([p.grad for p in self.parameters])
+        sums = torch.zeros_like(self.terms)
+        for rows in parts:
+            self.rows.copy_(rows, non_blocking=True)
+            self.graph.replay()
+            sums += self.terms * self._share
+        weights, logits = (
+            [p for g in optimizer.param_groups if (g["name"] == "logits") == own for p in g["params"]]
+            for own in (False, True)
+        )
+        norms = [clip_grad_norm_(ps, clip, foreach=True) for ps in (logits, weights) if ps]
+        finite = torch.isfinite(torch.stack([*norms, sums.sum()])).all()
+        optimizer.found_inf = (~finite).float()  # fused AdamW leaves everything alone then
+        optimizer.step()
+        task, excess, iterations, gradient, *modes = torch.cat([sums, norms[-1][None], self.modes.float()]).tolist()
+        mean = {"task": task, "iter": iterations, "range": excess, "gradient": gradient}
+        names = (site.name for site in self._prepared.sites)
+        return mean, bool(finite), {name: int(m) for name, m in zip(names, modes, strict=True)}
 
-    def _step(self) -> Tensor:
-        tokens, labels = self.rows[:, :-1], self.rows[:, 1:]
+    def _step(self) -> tuple[Tensor, Tensor]:
+        prepared, phase = self._prepared, self._phase
         with torch.autocast("cuda", torch.bfloat16, enabled=self._narrow, cache_enabled=False):
-            logits = self._prepared(tokens)
-            if self._phase.distil and self._teacher is not None:
-                with torch.no_grad():
-                    wanted = self._teacher(input_ids=tokens, use_cache=False).logits
-                task = distillation_loss(logits, wanted)
-            else:
-                task = task_loss(logits, labels)
-        terms = self._prepared.range_terms()
+            task = self._task(self.rows[:, :-1], self.rows[:, 1:])
+        terms = prepared.range_terms()
         excess = torch.stack([t.float() for t in terms.values()]).sum() if terms else task.new_zeros(())
-        ((task + self._phase.lambda_range * excess) * self._share).backward()
-        return torch.stack([task.detach().float(), excess.detach().float()])
+        loss, iterations = task + phase.lambda_range * excess, task.new_zeros(())
+        if phase.halting == "soft":
+            iterations = prepared.halting.divergence(self._prior).mean()
+            loss = loss + self._weight * iterations
+        (loss * self._share).backward()
+        with torch.no_grad():
+            modes = mode(prepared.halting.probabilities())
+        return torch.stack([task.detach().float(), excess.detach().float(), iterations.detach()]), modes
+
+    def _task(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """The task loss, by the kernels of heatfhe.training.fused where triton is installed."""
+        distil = self._phase.distil and self._teacher is not None
+        models = [self._prepared.model, *([self._teacher] if distil and self._teacher is not None else [])]
+        kernels = gpu_kernels("heatfhe.training.fused")
+        with nullcontext() if kernels is None else kernels.aligned_heads(*models):
+            logits = self._prepared(tokens)
+            if distil and self._teacher is not None:
+                with torch.no_grad():
+                    labels = self._teacher(input_ids=tokens, use_cache=False).logits
+        if kernels is None:
+            return distillation_loss(logits, labels) if distil else task_loss(logits, labels)
+        loss: Tensor = (kernels.divergence if distil else kernels.cross_entropy)(
+            logits, labels, self._prepared.architecture.vocabulary
+        )
+        return loss
 
 
 def usable(parameters: Iterable[Tensor], processes: int, noise: float) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heatfhe.halting import BackOff
+from heatfhe.halting import BackOff, gpu_kernels
 from heatfhe.sites import Prepared
 from heatfhe.training.recipe import Phase, Recipe
 
@@ -29,20 +29,33 @@ class Terms:
 
 def task_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy per token, in nats."""
+    if logits.is_cuda and _FUSED is not None:
+        fused: Tensor = _FUSED.cross_entropy(logits, targets, logits.shape[-1])
+        return fused
     return functional.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
 
 
 def distillation_loss(logits: Tensor, teacher: Tensor) -> Tensor:
     """KL of the student from the teacher per token, at temperature one."""
+    if logits.is_cuda and _FUSED is not None:
+        fused: Tensor = _FUSED.divergence(logits, teacher, logits.shape[-1])
+        return fused
     wanted = functional.log_softmax(teacher.float(), dim=-1)
     given = functional.log_softmax(logits.float(), dim=-1)
     return (wanted.exp() * (wanted - given)).sum(dim=-1).mean()
 
 
+def prior(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> Tensor:
+    """Every site's log prior at this update, (sites, width + 1), on the CPU."""
+    return prepared.halting.log_prior(
+        targets.above_floor(), recipe.prior(update), geometric_at_zero=recipe.geometric_at_zero
+    )
+
+
 def iteration_loss(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> Tensor:
     """Mean over sites of the KL from the learned law to its prior at this update."""
-    prior = recipe.prior(update)
-    return prepared.halting.divergence(targets.above_floor(), prior, geometric_at_zero=recipe.geometric_at_zero).mean()
+    device = prepared.halting.logits.device
+    return prepared.halting.divergence(prior(prepared, recipe, targets, update).to(device)).mean()
 
 
 def losses(
@@ -70,3 +83,6 @@ def losses(
     if targets is not None and phase.halting == "soft":
         iterations = iteration_loss(prepared, recipe, targets, update)
     return Terms(task, iterations, excess)
+
+
+_FUSED = gpu_kernels("heatfhe.training.fused")

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention for training on a GPU in one sweep over the scores, which are never stored.
+
+With delta_2 = 2 the approximated row is e^2 r1^2 r2 with r1 from S1 = sum e and r2 from S2 = sum e^2 (e = exp of half
+the shifted score). One flash-style pass accumulates S1, S2, the largest |score| for the squeeze, and A = sum e^2 v; no
+row maximum is needed, because the guard bounds every exponent. The solvers then act on one number per row, in
+registers, and the output is A r1^2 r2 / length. It is read from and written to the projections' own layout.
+
+Backward, the factors of a row come first (heatfhe.sites.fused.rows), then two sweeps recompute the scores block by
+block, one for keys and values, one for queries.
+
+Shapes: B sequences, H heads, T rows and columns, D head width (16, 32, 64 or 128); joined (B, T, 3 H D).
+Float32 inputs are multiplied as float32 (ieee), not rounded to tf32.
+Versions tried: 1 two passes of torch's flex_attention (S1 needs a sweep of its own); 2 a single sweep on contiguous
+copies of q, k and v, with the solvers outside; 3 this one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from heatfhe.halting.fused import CAP, on_device
+from heatfhe.sites.fused.law import law, narrow
+from heatfhe.sites.fused.rows import multiplier, row_factors
+
+if TYPE_CHECKING:
+    from heatfhe.approx import ReciprocalFit
+    from heatfhe.sites.attention import AttentionSite
+
+BLOCK = 64
+
+
+@triton.jit
+def _scores(q, k, scale, lo, hi):
+    """Raw and clamped scores of a block."""
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    return s, tl.minimum(tl.maximum(s, lo), hi)
+
+
+@triton.jit
+def _half(c, mid):
+    """exp of half the shifted score; the constant is log2(e) / 2."""
+    return tl.exp2((c - mid[:, None]) * 0.7213475204444817)
+
+
+@triton.jit
+def _rows_of(P, offs, stride, D: tl.constexpr, inside):
+    """A block of rows, zero outside."""
+    return tl.load(P + offs[:, None] * stride + tl.arange(0, D)[None, :], mask=inside[:, None], other=0.0)
+
+
+@triton.jit
+def _forward(
+    QKV, OUT, S1, S2, WIDE, MID, PEN, PEN_S, PI, PR, SI, SR, KI, KR, scale, lo, hi, midpoint, hi1, hi2, i_a, i_b, r_a,
+    r_b, bound, bound_s, cap, T, H,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    start, bh = tl.program_id(0) * M, tl.program_id(1).to(tl.int64)
+    offs_m = start + tl.arange(0, M)
+    stride = 3 * H * D
+    base = QKV + (bh // H) * T * stride + (bh % H) * D
+    rows = offs_m < T
+    q = _rows_of(base, offs_m, stride, D, rows)
+    acc = tl.zeros([M, D], dtype=tl.float32)
+    s1 = tl.zeros([M], dtype=tl.float32)
+    s2 = tl.zeros([M], dtype=tl.float32)
+    widest = tl.zeros([M], dtype=tl.float32)
+    mid = tl.zeros([M], dtype=tl.float32) + midpoint
+    if EXACT:
+        mid = tl.zeros([M], dtype=tl.float32) - 1e30
+    for n in range(0, start + M, N):  # columns past T are masked
+        offs_n = n + tl.arange(0, N)
+        inside = offs_n < T
+        k = _rows_of(base + H * D, offs_n, stride, D, inside)
+        v = _rows_of(base + 2 * H * D, offs_n, stride, D, inside)
+        s, c = _scores(q, k, scale, lo, hi)
+        keep = (offs_m[:, None] >= offs_n[None, :]) & inside[None, :]
+        if EXACT:
+            top = tl.maximum(mid, tl.max(tl.where(keep, c, -1e30), 1))
+            shrink = tl.exp2((mid - top) * 0.7213475204444817)
+            s1, s2, acc, mid = s1 * shrink, s2 * shrink * shrink, acc * (shrink * shrink)[:, None], top
+        e = tl.where(keep, _half(c, mid), 0.0)
+        e2 = e * e
+        s1 += tl.sum(e, 1)
+        s2 += tl.sum(e2, 1)
+        widest = tl.maximum(widest, tl.max(tl.where(keep, tl.abs(s), 0.0), 1))
+        acc += tl.dot(e2.to(v.dtype), v, input_precision="ieee")
+    s2 = tl.where(rows, s2, 1.0)
+    s1 = tl.where(rows, s1, 1.0)
+    factor = 1.0 / s2
+    over = tl.zeros([M], dtype=tl.float32)
+    if not EXACT:
+        length = (offs_m + 1).to(tl.float32)
+        factor *= multiplier(s1, s2, length, PI, PR, SI, SR, KI, KR, hi1, hi2, i_a, i_b, r_a, r_b, cap)
+        over = tl.maximum(tl.log(s1 / length) - bound_s, 0.0)
+    out = (acc * factor[:, None]).to(OUT.dtype.element_ty)
+    to = OUT + (bh // H) * T * H * D + (bh % H) * D
+    tl.store(to + offs_m[:, None] * (H * D) + tl.arange(0, D)[None, :], out, mask=rows[:, None])
+    at = bh * T + offs_m
+    wide_over = tl.maximum(widest - bound, 0.0)
+    tl.store(PEN + at, wide_over * wide_over, mask=rows)
+    tl.store(PEN_S + at, over * over, mask=rows)
+    tl.store(S1 + at, s1, mask=rows)
+    tl.store(S2 + at, s2, mask=rows)
+    tl.store(WIDE + at, widest, mask=rows)
+    tl.store(MID + at, mid, mask=rows)
+
+
+@triton.jit
+def _score_gradient(s, c, e, keep, dp, by_p, by_s2, by_s1, by_wide, widest, push):
+    """dL/ds of a block: through the output and both sums inside the guard, push-back outside, the largest score."""
+    ds = e * (e * (by_p[:, None] * dp + by_s2[:, None]) + by_s1[:, None])
+    ds = tl.where(s == c, ds, 2.0 * push * (s - c))
+    ds += tl.where(tl.abs(s) >= widest[:, None] * (1.0 - 1e-6), tl.where(s >= 0, 1.0, -1.0) * by_wide[:, None], 0.0)
+    return tl.where(keep, ds, 0.0)
+
+
+@triton.jit
+def _backward_kv(
+    QKV, G, DQKV, MID, WIDE, BY_P, BY_S2, BY_S1, BY_WIDE, scale, lo, hi, push, T, H,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    start, bh = tl.program_id(0) * N, tl.program_id(1).to(tl.int64)
+    offs_n = start + tl.arange(0, N)
+    stride = 3 * H * D
+    home = (bh // H) * T * stride + (bh % H) * D
+    base, to = QKV + home, DQKV + home
+    g_base = G + (bh // H) * T * H * D + (bh % H) * D
+    inside = offs_n < T
+    k = _rows_of(base + H * D, offs_n, stride, D, inside)
+    v = _rows_of(base + 2 * H * D, offs_n, stride, D, inside)
+    dk = tl.zeros([N, D], dtype=tl.float32)
+    dv = tl.zeros([N, D], dtype=tl.float32)
+    for m in range((start // M) * M, T, M):
+        offs_m = m + tl.arange(0, M)
+        rows = offs_m < T
+        q = _rows_of(base, offs_m, stride, D, rows)
+        g = _rows_of(g_base, offs_m, H * D, D, rows)
+        at = bh * T + offs_m
+        mid = tl.load(MID + at, mask=rows, other=0.0)
+        by_p = tl.load(BY_P + at, mask=rows, other=0.0)
+        by_s2 = tl.load(BY_S2 + at, mask=rows, other=0.0)
+        by_s1 = tl.load(BY_S1 + at, mask=rows, other=0.0)
+        by_wide = tl.load(BY_WIDE + at, mask=rows, other=0.0)
+        widest = tl.load(WIDE + at, mask=rows, other=1e30)
+        s, c = _scores(q, k, scale, lo, hi)
+        keep = (offs_m[:, None] >= offs_n[None, :]) & rows[:, None]
+        e = tl.where(keep, _half(c, mid), 0.0)
+        dv += tl.dot(tl.trans((e * e * by_p[:, None]).to(g.dtype)), g, input_precision="ieee")
+        dp = tl.dot(g, tl.trans(v), input_precision="ieee")
+        ds = _score_gradient(s, c, e, keep, dp, by_p, by_s2, by_s1, by_wide, widest, push)
+        dk += tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision="ieee")
+    grid = offs_n[:, None] * stride + tl.arange(0, D)[None, :]
+    tl.store(to + H * D + grid, (dk * scale).to(DQKV.dtype.element_ty), mask=inside[:, None])
+    tl.store(to + 2 * H * D + grid, dv.to(DQKV.dtype.element_ty), mask=inside[:, None])
+
+
+@triton.jit
+def _backward_q(
+    QKV, G, DQKV, MID, WIDE, BY_P, BY_S2, BY_S1, BY_WIDE, scale, lo, hi, push, T, H,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    start, bh = tl.program_id(0) * M, tl.program_id(1).to(tl.int64)
+    offs_m = start + tl.arange(0, M)
+    stride = 3 * H * D
+    home = (bh // H) * T * stride + (bh % H) * D
+    base = QKV + home
+    rows = offs_m < T
+    q = _rows_of(base, offs_m, stride, D, rows)
+    g = _rows_of(G + (bh // H) * T * H * D + (bh % H) * D, offs_m, H * D, D, rows)
+    at = bh * T + offs_m
+    mid = tl.load(MID + at, mask=rows, other=0.0)
+    by_p = tl.load(BY_P + at, mask=rows, other=0.0)
+    by_s2 = tl.load(BY_S2 + at, mask=rows, other=0.0)
+    by_s1 = tl.load(BY_S1 + at, mask=rows, other=0.0)
+    by_wide = tl.load(BY_WIDE + at, mask=rows, other=0.0)
+    widest = tl.load(WIDE + at, mask=rows, other=1e30)
+    dq = tl.zeros([M, D], dtype=tl.float32)
+    for n in range(0, start + M, N):  # columns past T are masked
+        offs_n = n + tl.arange(0, N)
+        inside = offs_n < T
+        k = _rows_of(base + H * D, offs_n, stride, D, inside)
+        v = _rows_of(base + 2 * H * D, offs_n, stride, D, inside)
+        s, c = _scores(q, k, scale, lo, hi)
+        keep = (offs_m[:, None] >= offs_n[None, :]) & inside[None, :]
+        e = tl.where(keep, _half(c, mid), 0.0)
+        dp = tl.dot(g, tl.trans(v), input_precision="ieee")
+        ds = _score_gradient(s, c, e, keep, dp, by_p, by_s2, by_s1, by_wide, widest, push)
+        dq += tl.dot(ds.to(k.dtype), k, input_precision="ieee")
+    grid = offs_m[:, None] * stride + tl.arange(0, D)[None, :]
+    tl.store(DQKV + home + grid, (dq * scale).to(DQKV.dtype.element_ty), mask=rows[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Every number of an attention that its kernels take."""
+
+    heads: int
+    exact: bool
+    window: tuple[float, float, float]  # lo, hi, midpoint of the scores
+    lines: tuple[float, ...]  # upper guards of both sums, then alpha and beta of both seeds
+    bounds: tuple[float, float]  # where the range terms of scores and of log sums begin
+    push: float
+    schedules: tuple[Tensor, Tensor]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, joined: Tensor, init: Tensor, refine: Tensor, facts: _Facts) -> Any:
+        b, t, three = joined.shape
+        d = three // (3 * facts.heads)
+        out = joined.new_empty((b, t, three // 3))
+        rows = [torch.empty((b, facts.heads, t), device=joined.device, dtype=torch.float32) for _ in range(6)]
+        s1, s2, wide, mid, pen, pen_s = rows
+        _forward[(triton.cdiv(t, BLOCK), b * facts.heads)](
+            joined, out, s1, s2, wide, mid, pen, pen_s, init, refine, *facts.schedules, init.shape[0], refine.shape[0],
+            1 / math.sqrt(d), *facts.window, *facts.lines, *facts.bounds, CAP, t, facts.heads,
+            D=d, M=BLOCK, N=BLOCK, EXACT=facts.exact, num_warps=4,
+        )  # fmt: skip
+        ctx.save_for_backward(joined, out, s1, s2, wide, mid, init, refine)
+        ctx.facts = facts
+        return out, pen, pen_s
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, g_pen: Tensor, g_pen_s: Tensor) -> Any:
+        joined, out, s1, s2, wide, mid, init, refine = ctx.saved_tensors
+        facts: _Facts = ctx.facts
+        b, h, t = s1.shape
+        d = out.shape[-1] // h
+        g = g.contiguous()
+        shares = ctx.needs_input_grad[1]
+        factors, d_init, d_refine = row_factors(
+            out, g, s1, s2, wide, g_pen.contiguous(), g_pen_s.contiguous(), init, refine, facts.schedules, facts.lines,
+            facts.bounds, facts.push, exact=facts.exact, shares=shares,
+        )  # fmt: skip
+        joined_bar = torch.empty_like(joined)
+        shared = (joined, g, joined_bar, mid, wide, *factors, 1 / math.sqrt(d), *facts.window[:2], facts.push, t, h)
+        grid = (triton.cdiv(t, BLOCK), b * h)
+        _backward_kv[grid](*shared, D=d, M=BLOCK, N=BLOCK, num_warps=4)
+        _backward_q[grid](*shared, D=d, M=BLOCK, N=BLOCK, num_warps=4)
+        return joined_bar, d_init, d_refine, None
+
+
+def supports(site: AttentionSite, joined: Tensor) -> bool:
+    """Whether this forward can run here: training with one refinement pass, or exact with range terms."""
+    width = joined.shape[-1] // (3 * site.place.heads)
+    if width not in (16, 32, 64, 128):
+        return False
+    if site.switch.mode == "exact":
+        return not site.switch.guards
+    return site.fitted().fit.delta_2 == 2
+
+
+def attend(site: AttentionSite, joined: Tensor) -> Tensor:
+    """Attention output (B, T, H D) from the joined projections (B, T, 3 H D), exact or training, with range terms.
+
+    Domain  scores clamped to the fitted window while training; the clamp's gradient outside is 2 push excess.
+    Bound   as a flash kernel in the inputs' dtype: products rounded to it, sums and solvers in float32.
+    Depth   none: training only.
+    Source  heatfhe.sites.attention, which defines it; flash attention (Dao 2023) for the blocking.
+    """
+    switch, name = site.switch, site.place.name
+    exact = switch.mode == "exact"
+    init, refine = (law(switch, site.table, f"{name}/{part}") for part in ("init", "refine"))
+    window, lines = (-1e30, 1e30, 0.0), (1e30, 1e30, 0.0, 0.0, 0.0, 0.0)
+    schedules = on_device((1.0,), joined.device), on_device((1.0,), joined.device)
+    if not exact:
+        fit = site.fitted().fit
+        second = fit.refine if fit.refine is not None else fit.init
+        guards = (1e30, 1e30)
+        window = (-1e30, 1e30, fit.midpoint)
+        if switch.guards:
+            window, guards = (fit.lo, fit.hi, fit.midpoint), (fit.init.hi, second.hi)
+        (first_line, first), (second_line, last) = _seed(fit.init, init), _seed(second, refine)
+        lines, schedules = (*guards, *first_line, *second_line), (first, last)
+    bounds = switch.bounds
+    facts = _Facts(
+        heads=site.place.heads, exact=exact, window=window, lines=lines, push=switch.push, schedules=schedules,
+        bounds=(1e30, 1e30) if bounds is None else (bounds.score, bounds.denominator),
+    )  # fmt: skip
+    out, pen, pen_s = _Attend.apply(joined.to(narrow(joined)).contiguous(), init, refine, facts)
+    if bounds is not None:
+        switch.add_term("score", pen.sum() * (1.0 / pen.numel()))
+        if not exact:
+            switch.add_term("denominator", pen_s.sum() * (facts.heads / pen_s.numel()))
+    result: Tensor = out
+    return result
+
+
+def _seed(fit: ReciprocalFit, law: Tensor) -> tuple[tuple[float, float], Tensor]:
+    """alpha and beta of the seed, scaled for the schedule, and the schedule on the device."""
+    schedule = fit.schedule(law.shape[0] - 1)
+    return (schedule[0] * fit.alpha, schedule[0] * fit.beta), on_device(schedule, law.device)
