@@ -65,7 +65,7 @@ def test_a_draft_over_the_bound_says_the_smallest_change() -> None:
     with pytest.raises(ConfigError) as caught:
         draft("mine", ring_dimension=1 << 16, scale_bits=40, levels=15, precision=20.0)
     message = str(caught.value)
-    assert message.startswith("mine: log2 QP = 1805.8 exceeds 1747, the 128-bit bound at ring dimension 65536")
+    assert message.startswith("mine: log2 QP = 1782.8 exceeds 1747, the 128-bit bound at ring dimension 65536")
     assert "What would be accepted: 13 levels instead of 15 or a scale of 3" in message
     assert "ePrint 2024/463" in message
 
