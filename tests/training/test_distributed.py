@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes with the same global batch give one process's loss curve, through a stop and a resume."""
+"""Two processes with the same global batch give one process's loss curve, through a stop and a resume.
+
+Each holding the whole model, or (FSDP) a share of its weights.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from heatfhe.training import read_log
+from heatfhe.errors import ConfigError
+from heatfhe.training import preset, read_log
+from tests.training.distributed import chosen
 from tests.training.short import fresh, go, short
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,14 +26,15 @@ def curve(folder: Path) -> list[float]:
     return [v for x in read_log(folder) if x["kind"] == "update" for v in (x["task"], x["iter"], x["range"])]
 
 
-def test_two_processes_give_the_same_loss_curve(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], pytest.param(["shard"], marks=pytest.mark.slow)], ids=["whole", "sharded"])
+def test_two_processes_give_the_same_loss_curve(more: list[str], tmp_path: Path) -> None:
     """Tolerance: 1e-4 relative (1e-6 absolute for terms near zero); sums are taken in another order, in float32."""
     if not torch.distributed.is_available():
         pytest.skip("this torch has no distributed package")
     prepared = fresh()
-    go(prepared, short(), tmp_path / "one")
+    go(prepared, chosen(shard="shard" in more), tmp_path / "one")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "tests.training.distributed", str(tmp_path / "two")]
+    command += ["-m", "tests.training.distributed", str(tmp_path / "two"), *more]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=500)
@@ -41,3 +47,10 @@ def test_two_processes_give_the_same_loss_curve(tmp_path: Path) -> None:
     weights = torch.load(tmp_path / "two" / "weights.pt", weights_only=True)
     largest = max(float((weights[k] - v).abs().max()) for k, v in prepared.model.state_dict().items())
     assert largest < 1e-3  # updates of rate 3e-4: a tenth of what eight updates move
+
+
+def test_splitting_needs_processes_and_gradients() -> None:
+    with pytest.raises(ConfigError, match="start them with torchrun"):
+        go(fresh(), short(), shard=True)
+    with pytest.raises(ConfigError, match="frozen weights have no gradients to split"):
+        go(fresh(), preset("depth-only", short()), shard=True)

@@ -225,14 +225,14 @@ def test_bad_input_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
-def test_sharded_weights_are_refused(kind: str) -> None:
+def test_other_launchers_are_refused_with_the_way_to_do_it(kind: str) -> None:
     from accelerate.utils import DistributedType
 
-    class Sharded:
+    class Launched:
         distributed_type = DistributedType[kind]
 
-    with pytest.raises(ConfigError, match=f"{kind} splits the weights over processes.*torchrun"):
-        go(fresh(), short(), accelerator=Sharded())
+    with pytest.raises(ConfigError, match=f"{kind}: launch with torchrun alone.*splits the weights"):
+        go(fresh(), short(), accelerator=Launched())
 
 
 def test_an_unsupported_nonlinearity_is_named() -> None:

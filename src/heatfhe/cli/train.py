@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
+    parser.add_argument("--shard", action="store_true", help="under torchrun: split the weights over processes (FSDP)")
     parser.add_argument("--held-out", type=int, default=64, help="windows kept for validation")
 
 
@@ -64,9 +65,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prepared = prepare(model)
     try:
         with _finish_the_update(console) as stop:
-            trained = train(
-                prepared, training, chosen, held_out=held_out, folder=args.out, reporter=console.reporter, stop=stop
-            )
+            options: dict[str, Any] = {"held_out": held_out, "folder": args.out, "reporter": console.reporter}
+            trained = train(prepared, training, chosen, **options, stop=stop, shard=args.shard)
     except Stopped:
         console.print(f"stopped; the same command goes on from {args.out / 'checkpoint'}")
         return 130
@@ -79,10 +79,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     rows = [(family, before.get(family, "-"), count) for family, count in after.items()]
     console.table(("family", "calibrated", "learned"), [*rows, ("all", sum(before.values()), sum(after.values()))])
     done = f"{trained.updates} updates in {trained.seconds:.0f} s, {trained.skipped} skipped"
-    console.print(f"held-out loss {trained.validation:.4f}, deployed {trained.deployed:.4f}, {done}")
+    console.print(f"held-out loss {trained.validation:.4f}, {done}")
     console.print(f"circuit: {place}    next: heat plan {place} --params insecure-native-12")
     facts = {"iterations": after, "calibrated": before, "circuit": str(place), "digest": circuit.digest}
-    console.json(facts | {k: getattr(trained, k) for k in ("validation", "deployed", "updates", "skipped", "seconds")})
+    console.json(facts | {k: getattr(trained, k) for k in ("validation", "updates", "skipped", "seconds")})
     return 0
 
 

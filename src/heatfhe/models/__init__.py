@@ -58,7 +58,9 @@ def fingerprint(model: Any, architecture: Architecture) -> str:
     state = model.state_dict()
     sha = hashlib.sha256()
     for name in sorted(architecture.tensors):
-        tensor = state[architecture.tensors[name]].detach().float().cpu().contiguous()
+        tensor = state[architecture.tensors[name]].detach()
+        tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # one split over processes
+        tensor = tensor.float().cpu().contiguous()
         sha.update(f"{name}:{tuple(tensor.shape)};".encode())
         sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()

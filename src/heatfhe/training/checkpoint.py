@@ -24,6 +24,7 @@ from heatfhe.files import atomic_directory, file_digest, read_json, write_json
 from heatfhe.halting import BackOff
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
+from heatfhe.training.sharding import like, whole
 
 KIND, VERSION = "heatfhe-checkpoint", 1
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
@@ -36,7 +37,7 @@ class Position:
 
     ``update`` counts within the phase, ``step`` over the whole run, ``rows`` the windows consumed; ``entered`` says
     that the phase's own preparation (calibration, freezing) is done. ``validation`` is the last held-out loss, ``seed``
-    the iterations by family of the calibration that seeded phase two, ``variances`` the squeeze's bound on every norm.
+    the iterations by family of the calibration that seeded phase two.
     """
 
     phase: str = "squeeze"
@@ -48,7 +49,6 @@ class Position:
     entered: bool = False
     validation: float | None = None
     seed: dict[str, int] = field(default_factory=dict)
-    variances: dict[str, float] = field(default_factory=dict)
     targets: BackOff | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -69,14 +69,25 @@ def machine() -> dict[str, Any]:
 
 
 def save(
-    folder: Path, prepared: Prepared, optimizer: Optimizer, position: Position, identity: Mapping[str, str]
+    folder: Path,
+    prepared: Prepared,
+    optimizer: Optimizer,
+    position: Position,
+    identity: Mapping[str, str],
+    *,
+    write: bool = True,
 ) -> None:
-    """Write a checkpoint. A failure (a full disk, a kill) leaves the previous one in place."""
+    """Write a checkpoint. A failure (a full disk, a kill) leaves the previous one in place.
+
+    Where weights are split over processes all of them call it, and one has ``write``.
+    """
+    weights = {k: whole(v).detach().cpu().contiguous() for k, v in _untied(prepared.model.state_dict()).items()}
+    tensors, scalars = _optimizer_tensors(optimizer)
+    if not write:
+        return
     try:
         with atomic_directory(folder) as partial:
-            state = {k: v.detach().cpu().contiguous() for k, v in prepared.model.state_dict().items()}
-            save_file(_untied(state), partial / WEIGHTS)
-            tensors, scalars = _optimizer_tensors(optimizer)
+            save_file(weights, partial / WEIGHTS)
             save_file(tensors, partial / OPTIMIZER)
             calibration = prepared.calibration
             body = {
@@ -153,8 +164,8 @@ def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
                 where = parameter.device if group["fused"] else None  # a fused step keeps its counter on the device
                 optimizer.state[parameter] = {
                     "step": torch.tensor(float(state["scalars"][key]), device=where),
-                    "exp_avg": tensors[f"{key}.exp_avg"].to(parameter.device).clone(),
-                    "exp_avg_sq": tensors[f"{key}.exp_avg_sq"].to(parameter.device).clone(),
+                    "exp_avg": like(tensors[f"{key}.exp_avg"], parameter),
+                    "exp_avg_sq": like(tensors[f"{key}.exp_avg_sq"], parameter),
                 }
 
 
@@ -167,16 +178,14 @@ def _optimizer_tensors(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[st
             if slot:
                 scalars[f"{g}.{i}"] = float(slot["step"])
                 for name in ("exp_avg", "exp_avg_sq"):
-                    tensors[f"{g}.{i}.{name}"] = slot[name].detach().cpu().contiguous()
+                    tensors[f"{g}.{i}.{name}"] = whole(slot[name]).detach().cpu().contiguous()
     return tensors, scalars
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Each storage once: tied weights share one, which a safetensors file refuses."""
-    seen: set[int] = set()
-    kept: dict[str, Tensor] = {}
+    kept: dict[int | str, tuple[str, Tensor]] = {}
     for name, tensor in state.items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            kept[name] = tensor
-    return kept
+        own: Tensor = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
+        kept.setdefault(own.data_ptr() or name, (name, tensor))  # a share without elements is nowhere
+    return dict(kept.values())

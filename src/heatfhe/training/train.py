@@ -22,12 +22,11 @@ from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges import calibrate, refit
 from heatfhe.records import Calibration, Domain, SoftmaxCalibration
 from heatfhe.sites import Prepared
-from heatfhe.training import checkpoint
+from heatfhe.training import checkpoint, sharding
 from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
-from heatfhe.training.losses import task_loss
 from heatfhe.training.recipe import Recipe
 
 ORDER = ("squeeze", "heat", "cooldown", "done")
@@ -36,16 +35,11 @@ TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thous
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a run ends with. The prepared model carries the weights; ``calibration`` the final constants and counts.
-
-    ``validation`` is the last held-out loss of training, its guards on; ``deployed`` that of what will be exported,
-    without guards: infinite where a window leaves a domain and diverges.
-    """
+    """What a run ends with. The prepared model carries the weights; ``calibration`` the final constants and counts."""
 
     calibration: Calibration
     seed_iterations: Mapping[str, int]
     validation: float
-    deployed: float
     skipped: int
     updates: int
     seconds: float
@@ -68,10 +62,13 @@ def train(
     stop: Callable[[], bool] = bool,
     tensorboard: bool = True,
     argmax: bool = True,
+    shard: bool = False,
 ) -> Trained:
     """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
 
-    ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing can be exported.
+    Started by torchrun it runs in every process, on its share of each batch; with ``shard`` the weights are split over
+    them too (FSDP). ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing
+    can be exported.
 
     >>> trained = train(prepare(model), windows, recipe("default-model"), folder=Path("out/heat"))   # doctest: +SKIP
     >>> sum(trained.iterations.values())                                                             # doctest: +SKIP
@@ -79,7 +76,7 @@ def train(
     recipe = recipe or Recipe()
     _check(prepared, windows, recipe)
     accelerator = accelerator or _accelerator(recipe)
-    _check_whole(accelerator)
+    _check_launch(accelerator, recipe, shard)
     began = time.monotonic()
     identity = {"model": prepared.fingerprint(), "recipe": recipe.digest, "text": _digest(windows)}
     prepared.to(accelerator.device)
@@ -94,7 +91,10 @@ def train(
     run = Run(
         prepared=prepared, teacher=teacher, windows=windows, held_out=held_out, recipe=recipe, accelerator=accelerator,
         position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop,
+        sharded=shard,
     )  # fmt: skip
+    if shard:
+        run.prepared = sharding.sharded(prepared)
     try:
         while position.phase != "done":
             phase = recipe.phases[position.phase]
@@ -105,10 +105,10 @@ def train(
                 run_phase(run, position.phase, phase, resumed)
             position.phase, position.update, position.entered = ORDER[ORDER.index(position.phase) + 1], 0, False
             run.save()
+        if shard:
+            sharding.give(run.prepared, prepared)
+            run.prepared = prepared
         calibration = _finish(run, argmax)
-        deployed = _deployed_loss(run)
-        if math.isfinite(deployed):
-            journal.write("deployed", position.step, {"loss": deployed, "counts": calibration.counts()})
     finally:
         journal.close()
         for parameter, learns in learning:
@@ -117,7 +117,6 @@ def train(
         calibration=calibration,
         seed_iterations=dict(position.seed),
         validation=math.nan if position.validation is None else position.validation,
-        deployed=deployed,
         skipped=position.skipped,
         updates=position.step,
         seconds=time.monotonic() - began,
@@ -217,19 +216,6 @@ def _finish(run: Run, argmax: bool) -> Calibration:
     return calibration
 
 
-@torch.no_grad()
-def _deployed_loss(run: Run) -> float:
-    if run.held_out is None:
-        return math.nan
-    recipe, losses = run.recipe, []
-    size = max(1, recipe.micro_tokens // recipe.context)
-    rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
-    for part in rows.split(max(1, size // 8)):  # whole score matrices are held here
-        losses.append(float(task_loss(run.prepared.logits(part[:, :-1]), part[:, 1:])) * len(part))
-    mean = sum(losses) / len(rows)
-    return mean if math.isfinite(mean) else math.inf
-
-
 def merge(trained: Calibration, observed: Calibration) -> Calibration:
     """Constants the weights were trained with, except where the final ranges have left their domain; observed counts.
 
@@ -274,14 +260,12 @@ def _accelerator(recipe: Recipe) -> Any:
     return Accelerator(mixed_precision="bf16" if narrow else "no", cpu=not torch.cuda.is_available())
 
 
-def _check_whole(accelerator: Any) -> None:
-    """Every process must hold the whole model: counts, constants and checkpoints are read from its weights."""
+def _check_launch(accelerator: Any, recipe: Recipe, shard: bool) -> None:
     kind = accelerator.distributed_type.name
     if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
-        raise ConfigError(
-            f"{kind} splits the weights over processes, which training does not support yet; "
-            "use torchrun or accelerate launch without it: every process then holds the whole model"
-        )
+        raise ConfigError(f"{kind}: launch with torchrun alone; train(shard=True), --shard, splits the weights")
+    if shard and not recipe.train_weights:
+        raise ConfigError("frozen weights have no gradients to split; run depth-only without shard")
 
 
 def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
