@@ -79,10 +79,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     rows = [(family, before.get(family, "-"), count) for family, count in after.items()]
     console.table(("family", "calibrated", "learned"), [*rows, ("all", sum(before.values()), sum(after.values()))])
     done = f"{trained.updates} updates in {trained.seconds:.0f} s, {trained.skipped} skipped"
-    console.print(f"held-out loss {trained.validation:.4f}, {done}")
+    console.print(f"held-out loss {trained.validation:.4f}, deployed {trained.deployed:.4f}, {done}")
     console.print(f"circuit: {place}    next: heat plan {place} --params insecure-native-12")
     facts = {"iterations": after, "calibrated": before, "circuit": str(place), "digest": circuit.digest}
-    console.json(facts | {k: getattr(trained, k) for k in ("validation", "updates", "skipped", "seconds")})
+    console.json(facts | {k: getattr(trained, k) for k in ("validation", "deployed", "updates", "skipped", "seconds")})
     return 0
 
 

@@ -37,7 +37,7 @@ class Position:
 
     ``update`` counts within the phase, ``step`` over the whole run, ``rows`` the windows consumed; ``entered`` says
     that the phase's own preparation (calibration, freezing) is done. ``validation`` is the last held-out loss, ``seed``
-    the iterations by family of the calibration that seeded phase two.
+    the iterations by family of the calibration that seeded phase two, ``variances`` the squeeze's bound on every norm.
     """
 
     phase: str = "squeeze"
@@ -49,6 +49,7 @@ class Position:
     entered: bool = False
     validation: float | None = None
     seed: dict[str, int] = field(default_factory=dict)
+    variances: dict[str, float] = field(default_factory=dict)
     targets: BackOff | None = None
 
     def as_json(self) -> dict[str, Any]:

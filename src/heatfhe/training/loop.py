@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import first_to_leave, noise_tap
 from heatfhe.training.journal import Journal
-from heatfhe.training.losses import Terms, iteration_loss, losses, task_loss
+from heatfhe.training.losses import Terms, losses, prior, task_loss
 from heatfhe.training.recipe import Phase, Recipe
 
 PATIENCE_FOR_COLLAPSE = 20  # updates in a row without a usable gradient, or worse than guessing, before a run gives up
@@ -75,7 +76,7 @@ class Stopped(Exception):
 def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None) -> None:
     """Run a phase from the position on; ``resumed`` is the optimizer's state from a checkpoint of this phase."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
-    configure(prepared, phase, recipe)
+    configure(prepared, phase, recipe, position.variances)
     run.optimizer = make_optimizer(prepared, phase, recipe)
     if resumed is not None:
         checkpoint.restore_optimizer(run.optimizer, resumed)
@@ -95,11 +96,12 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
             group["lr"] = phase.logit_lr if group["name"] == "logits" else phase.rate(position.update)
         lambda_iter = recipe.lambda_iter(position.update) if phase.halting == "soft" else 0.0
         if captured is not None:
-            mean = _replay(run, captured, phase, micro, lambda_iter)
+            mean, finite = _replay(run, captured, phase, micro, lambda_iter)
         else:
             assert forward is not None
             mean = _accumulate(run, forward, phase, micro, lambda_iter)
-        finite = _apply(run, optimizer, mean)
+            finite = _apply(run, optimizer, mean)
+        position.skipped += not finite
         position.update += 1
         position.step += 1
         _report(run, name, phase, mean, finite, time.monotonic() - began)
@@ -134,16 +136,25 @@ def _collapse(run: Run, name: str, bad: int) -> str:
     )
 
 
-def configure(prepared: Prepared, phase: Phase, recipe: Recipe) -> None:
-    """Turn the model to a phase: its mode, its range bounds, what learns."""
+def configure(
+    prepared: Prepared, phase: Phase, recipe: Recipe, variances: Mapping[str, float] = MappingProxyType({})
+) -> None:
+    """Turn the model to a phase: its mode, its range bounds, what learns.
+
+    A norm's variance is bounded by the recipe's value, or by its own in ``variances`` (before a calibration) or in the
+    calibration where that is wider: what counts for an inverse root is how far rows spread, not where they lie.
+    """
     bounds = None
     if phase.lambda_range > 0:
         bounds = RangeBounds(
             activation=recipe.activation_bound,
             score=phase.score_bound,
             denominator=recipe.denominator_bound,
-            variance=_variance_bound(prepared, recipe),
+            variance=recipe.variance_bound,
         )
+    prepared.switch.variance_bounds = dict(variances)
+    if prepared.calibration is not None:
+        prepared.switch.variance_bounds = {n: c.observed.hi / c.width for n, c in prepared.calibration.norms.items()}
     push = recipe.push / max(1, phase.tokens_per_update)
     if phase.halting == "none":
         prepared.set_mode("exact", bounds=bounds)
@@ -154,13 +165,6 @@ def configure(prepared: Prepared, phase: Phase, recipe: Recipe) -> None:
     for parameter in prepared.halting_logits():
         parameter.requires_grad_(phase.halting == "soft" and phase.logit_lr > 0)
     prepared.model.eval()  # no dropout: fine-tuning is short, and every update must be repeatable
-
-
-def _variance_bound(prepared: Prepared, recipe: Recipe) -> float:
-    """The paper's 16, or the largest calibrated variance where the model's own is wider."""
-    if prepared.calibration is None:
-        return recipe.variance_bound
-    return max([recipe.variance_bound, *(c.observed.hi / c.width for c in prepared.calibration.norms.values())])
 
 
 def make_optimizer(prepared: Prepared, phase: Phase, recipe: Recipe) -> Optimizer:
@@ -244,25 +248,23 @@ def _capture(run: Run, phase: Phase, micro: tuple[int, int]) -> CapturedStep:
     return CapturedStep(run.prepared, run.teacher, phase, rows, share=1.0 / count, narrow=narrow)
 
 
-def _replay(run: Run, step: CapturedStep, phase: Phase, micro: tuple[int, int], lambda_iter: float) -> dict[str, float]:
-    """As _accumulate, on a captured step; the iteration loss is added to the logits' gradient outside the graph."""
+def _replay(
+    run: Run, step: CapturedStep, phase: Phase, micro: tuple[int, int], lambda_iter: float
+) -> tuple[dict[str, float], bool]:
+    """As _accumulate and _apply, on a captured step."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
     count, size = micro
     rows = run.windows.batch(recipe.seed, position.rows, count * size).to(run.accelerator.device, non_blocking=True)
     position.rows += count * size
-    step.zero()
-    sums = torch.zeros(2, device=rows.device)
-    for i in range(count):
-        sums += step(rows[i * size : (i + 1) * size]) / count
+    if position.targets is not None and phase.halting == "soft":
+        step.pull(prior(prepared, recipe, position.targets, position.update), lambda_iter)
+    assert run.optimizer is not None
+    mean, finite, modes = step.update(rows.split(size), run.optimizer, recipe.clip)
+    for _ in range(count):
         position.micro_steps += 1
         if position.targets is not None and phase.halting == "soft":
-            position.targets = position.targets.observe(prepared.modes(), position.update)
-    iterations = sums.new_zeros(())
-    if position.targets is not None and phase.halting == "soft":
-        iterations = iteration_loss(prepared, recipe, position.targets, position.update)
-        (lambda_iter * iterations).backward()
-    task, excess, divergence = torch.stack([*sums, iterations.detach()]).tolist()
-    return {"task": task, "iter": divergence, "range": excess}
+            position.targets = position.targets.observe(modes, position.update)
+    return mean, finite
 
 
 def _apply(run: Run, optimizer: Optimizer, mean: dict[str, float]) -> bool:
@@ -272,12 +274,11 @@ def _apply(run: Run, optimizer: Optimizer, mean: dict[str, float]) -> bool:
     logits, weights = groups.pop("logits", []), [p for params in groups.values() for p in params]
     for parameters in (logits, weights):
         if parameters:
-            norm = sharding.whole(run.accelerator.clip_grad_norm_(parameters, run.recipe.clip))
-            finite = finite and bool(torch.isfinite(norm))
+            norm = float(sharding.whole(run.accelerator.clip_grad_norm_(parameters, run.recipe.clip)))
+            finite = finite and math.isfinite(norm)
+            mean["gradient"] = norm  # the weights' where they learn: they come last
     if finite:
         optimizer.step()
-    else:
-        run.position.skipped += 1
     return finite
 
 
@@ -296,7 +297,7 @@ def validate(run: Run, phase: Phase) -> float:
         values: list[Tensor] = [task_loss(prepared(part[:, :-1]), part[:, 1:]) * len(part) for part in rows.split(size)]
     if phase.halting == "soft":
         prepared.switch.counts = saved
-        configure(prepared, phase, recipe)
+        configure(prepared, phase, recipe, run.position.variances)
     return float(torch.stack(values).sum()) / len(rows)
 
 

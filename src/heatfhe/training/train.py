@@ -27,6 +27,7 @@ from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
+from heatfhe.training.losses import task_loss
 from heatfhe.training.recipe import Recipe
 
 ORDER = ("squeeze", "heat", "cooldown", "done")
@@ -35,11 +36,16 @@ TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thous
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a run ends with. The prepared model carries the weights; ``calibration`` the final constants and counts."""
+    """What a run ends with. The prepared model carries the weights; ``calibration`` the final constants and counts.
+
+    ``validation`` is the last held-out loss of training, its guards on; ``deployed`` that of what will be exported,
+    without guards: infinite where a window leaves a domain and diverges.
+    """
 
     calibration: Calibration
     seed_iterations: Mapping[str, int]
     validation: float
+    deployed: float
     skipped: int
     updates: int
     seconds: float
@@ -109,6 +115,9 @@ def train(
             sharding.give(run.prepared, prepared)
             run.prepared = prepared
         calibration = _finish(run, argmax)
+        deployed = _deployed_loss(run)
+        if math.isfinite(deployed):
+            journal.write("deployed", position.step, {"loss": deployed, "counts": calibration.counts()})
     finally:
         journal.close()
         for parameter, learns in learning:
@@ -117,6 +126,7 @@ def train(
         calibration=calibration,
         seed_iterations=dict(position.seed),
         validation=math.nan if position.validation is None else position.validation,
+        deployed=deployed,
         skipped=position.skipped,
         updates=position.step,
         seconds=time.monotonic() - began,
@@ -214,6 +224,19 @@ def _finish(run: Run, argmax: bool) -> Calibration:
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
     prepared.set_mode("deployed")
     return calibration
+
+
+@torch.no_grad()
+def _deployed_loss(run: Run) -> float:
+    if run.held_out is None:
+        return math.nan
+    recipe, losses = run.recipe, []
+    size = max(1, recipe.micro_tokens // recipe.context)
+    rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
+    for part in rows.split(max(1, size // 8)):  # whole score matrices are held here
+        losses.append(float(task_loss(run.prepared.logits(part[:, :-1]), part[:, 1:])) * len(part))
+    mean = sum(losses) / len(rows)
+    return mean if math.isfinite(mean) else math.inf
 
 
 def merge(trained: Calibration, observed: Calibration) -> Calibration:
