@@ -171,7 +171,7 @@ def test_the_default_model_samples_from_softmax(text: str) -> None:
     """The embedded circuit on its plan, at the temperature it states; three quarters of it fails the same test.
 
     Not strict: about one draw in some thousands is a tie of three, weaker than any row of the calibration, and its
-    inverse root passes the planned magnitude by a fifth. Its word is right all the same, as the check of every row shows.
+    inverse root passes the planned magnitude by a fifth. Its word is right all the same: every row is checked.
     """
     circuit = Circuit.load(default_circuit())
     made = plan(circuit, preset("insecure-native-12"), programs=("generate", "prompt", "sample"))
