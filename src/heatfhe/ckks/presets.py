@@ -5,7 +5,7 @@
 | native-16-r40 | 13 | 40 | 1745.6 | 22, 17 | 128 bits, classical |
 | native-16-r35 | 16 | 35 | 1745.1 | 19, 15 | 128 bits, classical |
 | insecure-native-11, -12, -13 | 9 | 35 | 1270 | 24, 18 | none: tests, demo |
-| insecure-native-12-r40 | 10 | 40 | 1387 | 26, 20 | none: demo; a scale that carries an argmax over 1024 words |
+| insecure-native-12-r40 | 10 | 40 | 1386 | 26, 20 | none: demo; a scale that carries an argmax over 1024 words |
 | insecure-native-tiny | 3 | 35 | 998 | 24, 18 | none: unit tests |
 
 Every set runs SlotsToCoeffs first: its noise does not depend on a message's shape, so the figures hold for constant
@@ -187,13 +187,17 @@ def draft_native(
 def _toy(
     name: str, ring_dimension: int, levels: int, special: int, noise: float, *, scale: int = 35, bits: float = 18.0
 ) -> Params:
-    """The model set: two levels each for CoeffsToSlots and SlotsToCoeffs, which comes first; message ratio 2^14."""
-    eval_bits = {35: 55, 40: 58}[scale]  # EvalMod's last rescale, 2 eval_bits - scale - 14 bits, must fit two words
+    """The model set: two levels each for CoeffsToSlots and SlotsToCoeffs, which comes first.
+
+    The message ratio is where the sine's error at the bound falls below EvalMod's noise; EvalMod's last rescale, of
+    2 eval_bits - scale - ratio bits, must fit two words.
+    """
+    eval_bits, ratio = {35: (55, 14), 40: (58, 15)}[scale]
     spec = ChainSpec(
         ring_dimension=ring_dimension, scale_bits=scale, levels=levels + 2, special=special, eval_levels=8,
-        eval_bits=eval_bits, eval_gain=2, eval_end=scale + 14, raise_bits=(58,), spare_pairs=1,
+        eval_bits=eval_bits, eval_gain=2, eval_end=scale + ratio, raise_bits=(58,), spare_pairs=1,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=2, ratio_bits=14.0, stc_first=True)
+    bootstrap = BootstrapSpec(stc_levels=2, ratio_bits=float(ratio), stc_first=True)
     return make_params(name, spec, bootstrap, noise=noise, promised_bits=bits, window=16.0)
 
 
