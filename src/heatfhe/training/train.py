@@ -117,7 +117,8 @@ def train(
         calibration = _finish(run, argmax)
         deployed = _deployed_loss(run)
         if math.isfinite(deployed):
-            journal.write("deployed", position.step, {"loss": deployed, "counts": calibration.counts()})
+            # Past the last update, so that a finished run which is finished again writes it anew, once.
+            journal.write("deployed", position.step + 1, {"loss": deployed, "counts": calibration.counts()})
     finally:
         journal.close()
         for parameter, learns in learning:
