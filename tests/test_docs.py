@@ -160,7 +160,7 @@ def found(pattern: str, text: str) -> tuple[str, ...]:
 
 
 def prose(text: str) -> str:
-    """README without commands, blocks, targets of links, and what other tests check: quoted and measured rows, plans."""
+    """README without commands, blocks, targets of links, and what other tests check (rows, a plan)."""
     text = re.sub(r"`[^`\n]+`", "", re.sub(r"```.*?```", "", text, flags=re.S))
     text = re.sub(r"\n\| system \| what is run .*?\n\n", "\n\n", text, flags=re.S)
     text = re.sub(r"\n\| run of the demo .*?\n\n", "\n\n", text, flags=re.S)
