@@ -21,7 +21,7 @@ from heatfhe.client.layout import Layout
 from heatfhe.client.link import Link
 from heatfhe.client.pending import PendingJobs
 from heatfhe.client.read import read_logits, read_token, round_to_bits
-from heatfhe.client.sampling import Sampler, fresh_generator, largest_temperature
+from heatfhe.client.sampling import Sampler, check_temperature, fresh_generator
 from heatfhe.client.trust import check_config, key_request
 from heatfhe.engine import Keyring, KeyringFactory
 from heatfhe.errors import ConfigError, WireError
@@ -270,17 +270,7 @@ class Client:
     ) -> Iterator[int]:
         noise: list[bytes] = []
         if sampler.temperature > 0:
-            if "sample" not in self.config.programs:
-                raise ConfigError(
-                    "this server's plan does not sample under encryption; use temperature 0 or interactive mode"
-                )
-            most = largest_temperature(self.config.noise_bound, self.config.vocabulary)
-            most = min(most, self.config.max_temperature)
-            if sampler.temperature > most:
-                raise ConfigError(
-                    f"temperature {sampler.temperature:g} exceeds {most:.3g}, the most this model's argmax was "
-                    "calibrated for; lower it, or use interactive mode"
-                )
+            check_temperature(sampler.temperature, self.config)
             for _ in range(tokens):
                 row = gumbel_noise(rng, self.config.vocabulary, sampler.temperature)
                 noise += [self.keyring.encrypt(v, level=self.layout.noise_level) for v in self.layout.place_words(row)]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from heatfhe.approx import gumbel_bound
 from heatfhe.errors import ConfigError
+from heatfhe.wire import ModelConfig
 
 Real = NDArray[np.float64]
 
@@ -29,6 +30,18 @@ def fresh_generator() -> np.random.Generator:
 def largest_temperature(noise_bound: float, vocabulary: int) -> float:
     """The highest temperature whose noise fits the magnitude a plan allows."""
     return noise_bound / gumbel_bound(vocabulary)
+
+
+def check_temperature(temperature: float, config: ModelConfig) -> None:
+    """Refuse noise that a server's plan cannot add, or that its argmax was not made for."""
+    if "sample" not in config.programs:
+        raise ConfigError("this server's plan does not sample under encryption; use temperature 0 or interactive mode")
+    most = min(largest_temperature(config.noise_bound, config.vocabulary), config.max_temperature)
+    if temperature > most:
+        raise ConfigError(
+            f"temperature {temperature:g} exceeds {most:.3g}, the most this model's argmax was calibrated for; lower "
+            "it, or use interactive mode"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
