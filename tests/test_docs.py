@@ -137,41 +137,40 @@ def test_readme_table_is_what_planning_says() -> None:
 CARD = ROOT / "docs" / "cards" / "demo_epyc-2-cores_202611.md"
 PLANNED = r"is planned with \d+ bootstraps \(\d+ at the calibrated counts\) on \d+ levels"
 """The sentence about GPT-2 small, which tests/test_docs_commands.py plans anew."""
+TRAINED = r"HEAT runs ([\d.]+ times fewer iterations than its parent calibrated at 1e-4), at a perplexity ([\d.]+ %)"
+"""The sentence about HEAT's runs."""
 
 
-def measured_rows() -> list[str]:
-    """README's table of measured runs, from the card that keeps them."""
-    out = []
-    for title, run in re.findall(r"^## (.*?): `[^\n]*\n.*?```text\n(.*?)```", CARD.read_text(), flags=re.S | re.M):
-        (params,) = found(r"toy parameters \((\S+)\)", run)
-        (full,) = found(r"one full bootstrap takes ([\d.]+) s here", run)
-        (bootstraps,) = found(r"^default-heat +\d+ +\d+ +(\d+) ", run)
-        (each,) = found(r"positions, ([\d.]+) s each", run)
-        (minutes,) = found(r"^done in ([\d.]+) minutes", run)
-        out.append(f"| {title} | `{params}` | {full} s | {bootstraps} | {each} s | {minutes} min |")
-    return out
-
-
-def found(pattern: str, text: str) -> tuple[str, ...]:
-    """The groups of a pattern that must be there."""
-    match = re.search(pattern, text, flags=re.M)
-    assert match is not None, pattern
-    return match.groups()
+def results_rows() -> list[str]:
+    """Rows of README's table beside OpenFHE, each of which must be a row of docs/results.md."""
+    table = re.search(r"\n\| operation \| ours .*?\n\n", (ROOT / "README.md").read_text(), flags=re.S)
+    assert table is not None
+    return table.group().strip().splitlines()[2:]
 
 
 def prose(text: str) -> str:
     """README without commands, blocks, targets of links, and what other tests check (rows, a plan)."""
     text = re.sub(r"`[^`\n]+`", "", re.sub(r"```.*?```", "", text, flags=re.S))
     text = re.sub(r"\n\| system \| what is run .*?\n\n", "\n\n", text, flags=re.S)
-    text = re.sub(r"\n\| run of the demo .*?\n\n", "\n\n", text, flags=re.S)
-    text = re.sub(PLANNED, "", " ".join(text.split()))
+    text = re.sub(r"\n\| operation \| ours .*?\n\n", "\n\n", text, flags=re.S)
+    text = re.sub(rf"{PLANNED}|{TRAINED}", "", " ".join(text.split()))
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 
-def test_measured_rows_are_what_the_card_says() -> None:
-    assert len(measured_rows()) >= 2
-    for row in measured_rows():
-        assert row in (ROOT / "README.md").read_text(), f"README should say {row}"
+def test_measured_rows_are_rows_of_results() -> None:
+    results = (ROOT / "docs" / "results.md").read_text().splitlines()
+    assert len(results_rows()) >= 4
+    for row in results_rows():
+        assert row in results, f"docs/results.md has no row {row}"
+
+
+def test_what_readme_says_of_training_is_in_results() -> None:
+    results = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    words = re.search(TRAINED, readme)
+    assert words is not None
+    assert words.group(1) in results
+    assert re.search(rf"\| \*\*HEAT\*\* \|.*?\| \+{re.escape(words.group(2))}", results)
 
 
 def test_every_number_in_readme_is_derived() -> None:
@@ -182,6 +181,7 @@ def test_every_number_in_readme_is_derived() -> None:
     facts |= {str(circuit.shape.layers), str(circuit.shape.width)}
     facts |= {number for row in _readme_rows() for number in re.findall(r"\d+", row)}
     facts |= {str(i) for i in range(1, 6)}  # lines of the threat model are numbered
+    facts |= set(re.findall(r"^done in ([\d.]+) minutes", CARD.read_text(), flags=re.M))
     for number in re.findall(r"(?<![\w.`-])\d+(?:[.,]\d+)*(?![\w-])", prose((ROOT / "README.md").read_text())):
         assert number in facts, f"README says {number}, which nothing here derives"
 
