@@ -26,7 +26,7 @@ def shape(line: str) -> str:
     line = re.sub(r"\b[0-9a-f]{2}\b(?: [0-9a-f]{2}\b)+", "BYTES", line)
     line = re.sub(r"\d[\d.,e-]*", "N", line)
     line = re.sub(r"(N )*N$", "N", re.sub(r"\[[N ]+\]$", "[N]", line))
-    return re.sub(r"(\S+)/report", "OUT/report", re.sub(r"-{3,}", "---", " ".join(line.split())))
+    return re.sub(r"\S+/(report|client)", r"OUT/\1", re.sub(r"-{3,}", "---", " ".join(line.split())))
 
 
 @pytest.mark.slow
