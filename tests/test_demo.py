@@ -22,7 +22,7 @@ NEEDED = ("torch", "numba", "fastapi")
 
 def shape(line: str) -> str:
     """A line of output without its numbers, quoted words, bytes and paddings."""
-    line = re.sub(r"'[^']*'", "'...'", line)
+    line = re.sub(r"'[^']*'", "'...'", line.removesuffix(" Try next:"))
     line = re.sub(r"\b[0-9a-f]{2}\b(?: [0-9a-f]{2}\b)+", "BYTES", line)
     line = re.sub(r"\d[\d.,e-]*", "N", line)
     line = re.sub(r"(N )*N$", "N", re.sub(r"\[[N ]+\]$", "[N]", line))
