@@ -20,12 +20,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="run folder: log, checkpoint, circuit")
     parser.add_argument("--share", type=float, default=0.5, help="of the recipe's updates")
-    parser.add_argument("--recipe", default="default-model")
     args = parser.parse_args()
 
     parent = default_parent()
-    chosen = recipe(args.recipe)
-    chosen = chosen if args.share == 1 else chosen.scaled(args.share)
+    chosen = recipe("default-model").scaled(args.share)
     model = AutoModelForCausalLM.from_pretrained(parent, dtype=torch.float32, local_files_only=True)
     tokenizer = Tokenizer.from_file(str(parent / "tokenizer.json"))
     text = pack(sampled_stories(), lambda s: tokenizer.encode(s).ids, chosen.context, end=0)

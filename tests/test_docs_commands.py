@@ -93,7 +93,7 @@ def test_tutorial_on_two_machines(tmp_path: Path) -> None:
 
 
 def test_readme_five_lines(tmp_path: Path) -> None:
-    """One's own model: here the embedded checkpoint and its text, with the tiny recipe; the server starts with TLS."""
+    """One's own model: here the embedded checkpoint and its text, a short recipe; the server starts with TLS."""
     for package in ("torch", "fastapi", "cryptography"):
         pytest.importorskip(package, reason="training and serving need their extras")
     shutil.copytree(default_parent(), tmp_path / "my-gpt2")
@@ -105,7 +105,7 @@ def test_readme_five_lines(tmp_path: Path) -> None:
     assert install.startswith("pip install")
     assert len(commands) == 4
     train, plan, register, serve = commands
-    assert "iterations" in json.loads(run(f"{train} --recipe tiny --json", tmp_path))
+    assert "iterations" in json.loads(run(f"{train} --recipe default-model --share 0.1 --json", tmp_path))
     assert "bootstraps" in run(plan, tmp_path)
     assert "token of alice" in run(register, tmp_path)
     with serving(f"{serve} --port 0", tmp_path) as line:

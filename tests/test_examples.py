@@ -56,7 +56,7 @@ def test_calibrating_exports_a_circuit_that_serves(tmp_path: Path) -> None:
 @TRAINING
 @pytest.mark.slow
 def test_training_learns_counts(tmp_path: Path) -> None:
-    said = run("03", tmp_path / "heat", "--recipe", "tiny", "--share", 1)
+    said = run("03", tmp_path / "heat", "--share", 0.1)
     assert "iterations per token calibrated" in said
     assert (tmp_path / "heat" / "circuit" / "circuit.json").is_file()
 
