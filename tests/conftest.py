@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-NEED_TORCH = ["laws/test_laws_1_to_3.py", "laws/test_gpt2_small_wiki.py", "cli/test_model_owner.py", "cli/test_model_source.py"]
+NEED_TORCH = [
+    *("laws/test_laws_1_to_3.py", "laws/test_gpt2_small_wiki.py"),
+    *("cli/test_model_owner.py", "cli/test_model_source.py"),
+]
 collect_ignore = [] if find_spec("torch") else NEED_TORCH
 
 
