@@ -35,7 +35,7 @@ def test_killed_three_times_it_still_ends_well(tmp_path: Path) -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"the demo needs {', '.join(missing)}")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SHARE": "0.02", "TOKENS": "1", "PROMPT": "Once"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SHARE": "0.1", "TOKENS": "1", "PROMPT": "Once"}
     command = [sys.executable, str(ROOT / "scripts" / "demo.py"), "--out", str(tmp_path / "demo")]
     seed = 14
     moments = random.Random(seed)

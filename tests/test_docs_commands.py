@@ -67,10 +67,10 @@ def free(port: int) -> bool:
 
 
 def test_tutorial_sh_blocks(tmp_path: Path) -> None:
-    """Every sh block of the tutorial; the training run is cut to a tenth of what is shown."""
+    """Every sh block of the tutorial; the training run is cut to a fifth of what is shown."""
     pytest.importorskip("torch", reason="the tutorial trains")
     for command in commands_of(TUTORIAL, ("sh",)):
-        said = run(command.replace("--share 0.5", "--share 0.05"), tmp_path)
+        said = run(command.replace("--share 0.5", "--share 0.1"), tmp_path)
         if command.startswith("heat prepare"):
             assert "26 sites" in said  # the number the tutorial names
     assert (tmp_path / "out" / "tutorial" / "report.html").stat().st_size > 50_000
