@@ -53,8 +53,9 @@ def serving(command: str, folder: Path) -> Iterator[str]:
         )
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("serving "), (folder / "server.log").read_text()[-2000:]
+        said = iter(process.stdout.readline, "")
+        line = next((line for line in said if line.startswith("serving ")), None)
+        assert line is not None, (folder / "server.log").read_text()[-2000:]
         yield line
     finally:
         process.terminate()
