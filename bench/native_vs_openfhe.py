@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _peer import in_process
 
 ROWS = (
     "bootstrap", "bootstrap, period 16", "bootstrap of a pair", "rotation", "six rotations", "product",
@@ -117,18 +118,11 @@ def measure(params_name: str, threads: int, repeats: int) -> dict[str, Any]:
     return out
 
 
-def in_process(python: str, params: str, args: argparse.Namespace) -> dict[str, Any] | None:
+def with_start_up(python: str, params: str, args: argparse.Namespace) -> dict[str, Any] | None:
     """Measure one engine with one interpreter; None if it does not load there."""
-    command = [python, __file__, "--measure", params]
-    command += ["--threads", str(args.threads), "--repeats", str(args.repeats)]
-    source = str(Path(__file__).parent.parent / "src")
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": str(args.threads)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        sys.stderr.write(done.stderr[-2000:])
-        return None
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    result["seconds"]["start-up"] = start_up(python, result["engine"], params, args.threads)
+    result = in_process(python, __file__, ["--measure", params, "--repeats", str(args.repeats)], args.threads)
+    if result is not None:
+        result["seconds"]["start-up"] = start_up(python, result["engine"], params, args.threads)
     return result
 
 
@@ -144,10 +138,10 @@ def main() -> int:
     if args.measure:
         print(json.dumps(measure(args.measure, args.threads, args.repeats)))
         return 0
-    ours = in_process(sys.executable, args.ours, args)
+    ours = with_start_up(sys.executable, args.ours, args)
     if ours is None:
         return 1
-    peer = in_process(args.peer_python, args.peer, args)
+    peer = with_start_up(args.peer_python, args.peer, args)
     device = f"{args.threads} threads, {platform.machine()}, load {os.getloadavg()[0]:.1f}"
     print(f"{args.ours} beside {args.peer}, median of {args.repeats} (times 4 for the quick ones), {device}")
     print(f"ours: {ours['levels']} levels left, {ours['bits']:.1f} bits (worst slot {ours['worst_bits']:.1f})")

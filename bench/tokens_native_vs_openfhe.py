@@ -16,13 +16,14 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from _peer import in_process
 
 PROMPT = "Once upon a time"
 SETS = {"native": "insecure-native-12-r40", "openfhe": "insecure-openfhe-12"}
@@ -74,18 +75,11 @@ def measure(engine: str, params: str, tokens: int, threads: int) -> dict[str, An
     }
 
 
-def in_process(python: str, engine: str, args: argparse.Namespace) -> dict[str, Any] | None:
-    """Measure one engine with one interpreter; None if it does not run there."""
-    command = [python, __file__, "--engine", engine, "--tokens", str(args.tokens), "--threads", str(args.threads)]
-    command += ["--params", args.params if engine == "native" else SETS[engine]]
-    source = str(Path(__file__).parent.parent / "src")
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": str(args.threads)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        sys.stderr.write(done.stderr[-2000:])
-        return None
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+def in_its_process(python: str, engine: str, args: argparse.Namespace) -> dict[str, Any] | None:
+    params = args.params if engine == "native" else SETS[engine]
+    return in_process(
+        python, __file__, ["--engine", engine, "--tokens", str(args.tokens), "--params", params], args.threads
+    )
 
 
 def main() -> int:
@@ -99,7 +93,7 @@ def main() -> int:
     if args.engine:
         print(json.dumps(measure(args.engine, args.params, args.tokens, args.threads)))
         return 0
-    ours, peer = in_process(sys.executable, "native", args), in_process(args.peer_python, "openfhe", args)
+    ours, peer = in_its_process(sys.executable, "native", args), in_its_process(args.peer_python, "openfhe", args)
     if ours is None:
         return 1
     device = f"{args.threads} threads, {platform.machine()}, load {os.getloadavg()[0]:.1f}"

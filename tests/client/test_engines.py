@@ -17,7 +17,7 @@ from heatfhe.client import Client, Sampler, load_keyring
 from heatfhe.client.local import local_server
 from heatfhe.engine import ClearEngine, Decode
 from heatfhe.engine.openfhe_context import load_openfhe
-from heatfhe.errors import FileFormatError, HeatError
+from heatfhe.errors import HeatError
 from heatfhe.planning import Plan
 from tests.server.serving import served_circuit
 
@@ -95,10 +95,7 @@ def test_sampling_and_interactive_mode_encrypted(tmp_path: Path) -> None:
 
 def default_model() -> tuple[Circuit, list[int]]:
     """The embedded circuit, and a prompt in words: inside the domains it was calibrated on."""
-    try:
-        circuit = Circuit.load(default_circuit())
-    except FileFormatError as err:
-        pytest.skip(f"the default circuit is not in this installation: {err}")
+    circuit = Circuit.load(default_circuit())
     tokenizer = Tokenizer.from_str(circuit.tokenizer["tokenizer.json"].decode())
     return circuit, list(tokenizer.encode("Once upon a time", add_special_tokens=False).ids)
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots, encode_coeffs_to_slots
+from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots
 from heatfhe.ckks.bootstrapping.eval_mod import eval_mod
+from heatfhe.ckks.bootstrapping.matrices_kept import KeptMatrices
 from heatfhe.ckks.bootstrapping.mod_raise import mod_raise, trace
 from heatfhe.ckks.bootstrapping.slots_to_coeffs import encode_slots_to_coeffs
 from heatfhe.ckks.bootstrapping.spec import BootstrapSpec, check_period, growth
@@ -14,20 +15,12 @@ from heatfhe.ckks.ring import Ciphertext
 from heatfhe.errors import OutOfLevelsError
 
 
-class StcFirst:
+class StcFirst(KeptMatrices):
     """Bootstraps ciphertexts of one evaluator; keeps the matrices of each period and magnitude it has met."""
 
     def __init__(self, evaluator: Evaluator, spec: BootstrapSpec) -> None:
-        spec.check(evaluator.ring.chain)
-        self._e, self._spec = evaluator, spec
+        super().__init__(evaluator, spec)
         self._ratio = spec.ratio(evaluator.ring.chain)
-        self._cts: dict[int, list[EncodedMap]] = {}
-        self._stc: dict[tuple[int, int], list[EncodedMap]] = {}
-
-    @property
-    def memory(self) -> int:
-        """Memory of the encoded matrices."""
-        return sum(m.memory for maps in (*self._cts.values(), *self._stc.values()) for m in maps)
 
     def _slots_to_coeffs(self, period: int, grow: int) -> list[EncodedMap]:
         """From the canonical scale of the floor to scale q0 / R, the value divided by 2^grow on the way."""
@@ -38,12 +31,6 @@ class StcFirst:
             gain = ring.chain.base_modulus / self._ratio / 2.0**grow / ring.scales[start]
             self._stc[period, grow] = encode_slots_to_coeffs(ring, parts, start, gain)
         return self._stc[period, grow]
-
-    def _coeffs_to_slots(self, period: int) -> list[EncodedMap]:
-        if period not in self._cts:
-            parts = self._spec.coeffs_to_slots(self._e.ring.chain, period)
-            self._cts[period] = encode_coeffs_to_slots(self._e.ring, parts)
-        return self._cts[period]
 
     def _refresh(self, a: Ciphertext, period: int, bound: float, *, imaginary: bool) -> list[Ciphertext]:
         """Real and, where asked, imaginary part of the slots, refreshed.
@@ -83,8 +70,5 @@ class StcFirst:
         self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float = 1.0
     ) -> tuple[Ciphertext, Ciphertext]:
         """Two real values as a + i b: everything but EvalMod is shared."""
-        e = self._e
-        level = min(a.level, b.level)
-        joined = e.add(e.drop(a, level), e.times_i(e.drop(b, level)))
-        real, imaginary = self._refresh(joined, period, bound, imaginary=True)
+        real, imaginary = self._refresh(self._joined(a, b), period, bound, imaginary=True)
         return real, imaginary

@@ -3,30 +3,19 @@
 
 from __future__ import annotations
 
-from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots, encode_coeffs_to_slots
+from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots
 from heatfhe.ckks.bootstrapping.eval_mod import eval_mod
+from heatfhe.ckks.bootstrapping.matrices_kept import KeptMatrices
 from heatfhe.ckks.bootstrapping.mod_raise import mod_raise, trace
 from heatfhe.ckks.bootstrapping.scale_down import scale_down
 from heatfhe.ckks.bootstrapping.slots_to_coeffs import encode_slots_to_coeffs, slots_to_coeffs
-from heatfhe.ckks.bootstrapping.spec import BootstrapSpec, check_period, growth
-from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.bootstrapping.spec import check_period, growth
 from heatfhe.ckks.linear import EncodedMap
 from heatfhe.ckks.ring import Ciphertext
 
 
-class StcLast:
+class StcLast(KeptMatrices):
     """Bootstraps ciphertexts of one evaluator; keeps the matrices of each period it has met."""
-
-    def __init__(self, evaluator: Evaluator, spec: BootstrapSpec) -> None:
-        spec.check(evaluator.ring.chain)
-        self._e, self._spec = evaluator, spec
-        self._cts: dict[int, list[EncodedMap]] = {}
-        self._stc: dict[tuple[int, int], list[EncodedMap]] = {}
-
-    @property
-    def memory(self) -> int:
-        """Memory of the encoded matrices."""
-        return sum(m.memory for maps in (*self._cts.values(), *self._stc.values()) for m in maps)
 
     def _slots_to_coeffs(self, period: int, shift: int) -> list[EncodedMap]:
         ring = self._e.ring
@@ -37,12 +26,6 @@ class StcLast:
             gain = ring.scales[start - len(parts)] / ring.chain.eval_scales()[start]
             self._stc[period, shift] = encode_slots_to_coeffs(ring, parts, start, gain)
         return self._stc[period, shift]
-
-    def _coeffs_to_slots(self, period: int) -> list[EncodedMap]:
-        if period not in self._cts:
-            parts = self._spec.coeffs_to_slots(self._e.ring.chain, period)
-            self._cts[period] = encode_coeffs_to_slots(self._e.ring, parts)
-        return self._cts[period]
 
     def bootstrap(self, a: Ciphertext, *, period: int, bound: float = 1.0, halve: bool = False) -> Ciphertext:
         """The same value (or half of it) with fresh levels.
@@ -77,8 +60,6 @@ class StcLast:
     ) -> tuple[Ciphertext, Ciphertext]:
         """Two real values in one complex bootstrap: a + i b, halved, then split by one conjugation."""
         e = self._e
-        level = min(a.level, b.level)
-        joined = e.add(e.drop(a, level), e.times_i(e.drop(b, level)))
-        half = self.bootstrap(joined, period=period, bound=bound, halve=True)
+        half = self.bootstrap(self._joined(a, b), period=period, bound=bound, halve=True)
         conjugate = e.conjugate(half)
         return e.add(half, conjugate), e.times_i(e.sub(conjugate, half))
