@@ -99,7 +99,7 @@ def main() -> None:
         prepared = prepare(copy.deepcopy(parent))
         if job == "calibrated":
             sequences = torch.from_numpy(windows.rows[: base.calibration_windows, :-1]).to(device).split(4)
-            seen = observe(prepared, sequences)
+            seen = observe(prepared, sequences, argmax=False)
             facts: dict = {"exact_perplexity": perplexity(prepared, rows, "exact")}
             for solver in ("plain", "relaxed"):
                 for rule in ("per-site", "joint"):

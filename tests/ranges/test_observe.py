@@ -62,6 +62,14 @@ def test_streaming_is_one_batch_cut_up() -> None:
     assert np.allclose(whole.logit_rows, parts.logit_rows, atol=1e-4)
 
 
+def test_without_an_argmax_no_logits_are_kept() -> None:
+    prepared, tokens = prepare(tiny_gpt2()), random_tokens()
+    whole, bare = observe(prepared, [tokens]), observe(prepared, [tokens], argmax=False)
+    assert (len(whole.logit_rows), len(bare.logit_rows)) == (tokens.numel(), 0)
+    assert bare.magnitudes == whole.magnitudes
+    assert bare.log_means == whole.log_means
+
+
 def test_magnitudes_name_every_value_of_a_circuit() -> None:
     prepared = prepare(tiny_gpt2())
     seen = observe(prepared, [random_tokens()])

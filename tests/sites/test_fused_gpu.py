@@ -139,7 +139,7 @@ def test_a_captured_update_with_a_nan_changes_nothing() -> None:
     optimizer = make_optimizer(prepared, recipe.heat, recipe)
     step = CapturedStep(prepared, None, recipe.heat, tokens, share=1.0, narrow=False)
     before = {n: p.detach().clone() for n, p in prepared.named_parameters()}
-    step.pull(torch.full_like(step._prior, float("nan")).cpu(), 1.0)
+    step.pull(torch.zeros_like(step._prior).cpu(), float("nan"))
     _, finite, _ = step.update([tokens], optimizer, recipe.clip)
     assert not finite
     assert all(torch.equal(p, before[n]) for n, p in prepared.named_parameters())

@@ -40,7 +40,7 @@ def calibrate(
     >>> prepared.adopt(calibration)                               # doctest: +SKIP
     """
     chosen = FitOptions(tolerance=tolerance, rule=rule, solver=solver, **options)
-    seen = observe(prepared, sequences, temperature=temperature, reporter=reporter)
+    seen = observe(prepared, sequences, temperature=temperature, argmax=chosen.argmax, reporter=reporter)
     return fit_calibration(prepared.architecture, seen, chosen, reporter=reporter)
 
 
@@ -70,7 +70,9 @@ def refit(
     saved = switch.mode, switch.soft, switch.guards, switch.bounds, switch.push
     try:
         prepared.set_mode("training", halting="hard")  # guarded, but what is seen is what came before each clamp
-        seen = observe(prepared, sequences, mode="training", temperature=temperature, reporter=reporter)
+        seen = observe(
+            prepared, sequences, mode="training", temperature=temperature, argmax=chosen.argmax, reporter=reporter
+        )
     finally:
         switch.mode, switch.soft, switch.guards, switch.bounds, switch.push = saved
     deltas = {name: row.fit.delta_2 for name, row in before.softmaxes.items()}

@@ -27,7 +27,7 @@ from heatfhe.ranges.argmax import MAX_TEMPERATURE, sampled_rows
 from heatfhe.sites import Mode, Prepared
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
-_SCORES = 1 << 21  # scores looked at together
+_SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
 _ROWS = 1024  # rows of logits kept, in short, for the argmax schedule, each with its noisy copies
 
 Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
@@ -117,25 +117,31 @@ class Observer:
             raise ConfigError(f"{owner}: observe whole sequences, not continuations of a cache")
         hidden = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu(1)
         length = torch.arange(1, rows + 1, device=scores.device, dtype=scores.dtype)
-        matrices = scores.detach().reshape(-1, rows, rows)
-        for part in matrices.split(max(1, _SCORES // rows**2)):  # by parts that stay near the processor
-            self._rows(owner, part, hidden, length)
-
-    def _rows(self, owner: str, scores: Tensor, hidden: Tensor, length: Tensor) -> None:
+        together = _SCORES.get(scores.device.type, _SCORES["cpu"]) // rows**2
+        parts = scores.detach().reshape(-1, rows, rows).split(max(1, together))
+        ends = torch.stack([_ends(part, hidden, length) for part in parts])  # read back once: a GPU must not wait
+        lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
-        low = scores.masked_fill(hidden, torch.inf).amin()
-        e = scores.masked_fill(hidden, -torch.inf)  # worked on in place from here
-        top = e.amax(dim=-1)
-        seen.scores.setdefault(owner, Range()).add(owner, float(low), float(top.amax()))
-        e.sub_(top[..., None]).mul_(1.0 / TEMPERATURES[-1]).exp_()
-        means: dict[int, Tensor] = {}
-        for tau in reversed(TEMPERATURES):
-            means[tau] = top / tau + torch.log(e.sum(dim=-1) / length)
-            _add(seen.log_means.setdefault(owner, {}), tau, means[tau], owner)
-            if tau > 1:
-                e.mul_(e)
-        for tau in TEMPERATURES[1:]:
-            _add(seen.log_squares.setdefault(owner, {}), tau, means[tau // 2] - 2.0 * means[tau], owner)
+        means, squares = seen.log_means.setdefault(owner, {}), seen.log_squares.setdefault(owner, {})
+        tables = [(seen.scores, owner), *((means, tau) for tau in TEMPERATURES)]
+        tables += [(squares, tau) for tau in TEMPERATURES[1:]]
+        for (table, key), lo, hi in zip(tables, lows, highs, strict=True):
+            table.setdefault(key, Range()).add(owner, lo, hi)
+
+
+def _ends(scores: Tensor, hidden: Tensor, length: Tensor) -> Tensor:
+    """Least and greatest (quantities, 2) of the scores, of every L_tau, then of L_(tau/2) - 2 L_tau from tau = 2 on."""
+    low = scores.masked_fill(hidden, torch.inf).amin()
+    e = scores.masked_fill(hidden, -torch.inf)  # worked on in place from here
+    top = e.amax(dim=-1)
+    e.sub_(top[..., None]).mul_(1.0 / TEMPERATURES[-1]).exp_()
+    means: dict[int, Tensor] = {}
+    for tau in reversed(TEMPERATURES):
+        means[tau] = top / tau + torch.log(e.sum(dim=-1) / length)
+        if tau > 1:
+            e.mul_(e)
+    rows = [means[tau] for tau in TEMPERATURES] + [means[tau // 2] - 2.0 * means[tau] for tau in TEMPERATURES[1:]]
+    return torch.stack([torch.stack([low, top.amax()]), *(torch.stack(torch.aminmax(row)) for row in rows)])
 
 
 @torch.no_grad()
@@ -145,12 +151,14 @@ def observe(
     *,
     mode: Mode = "exact",
     temperature: float = MAX_TEMPERATURE,
+    argmax: bool = True,
     reporter: Reporter = SILENT,
     total: int | None = None,
 ) -> Observation:
     """Run sequences (each (T,) or (B, T)) and return what was seen; exact nonlinearities unless told otherwise.
 
-    ``temperature`` is the highest that the argmax shall sample at: logits are kept with noise up to it.
+    ``temperature`` is the highest that the argmax shall sample at: logits are kept with noise up to it. Where no argmax
+    will be fitted, ``argmax=False`` keeps none.
     """
     observer = Observer(prepared)
     seen, rng = observer.seen, np.random.default_rng(0)
@@ -167,7 +175,8 @@ def observe(
                 batch = _checked(prepared, sequence)
                 logits = prepared.logits(batch, mode=mode)
                 observer.magnitude("logits", logits)
-                _keep_rows(seen, logits, rng)
+                if argmax:
+                    _keep_rows(seen, logits, rng)
                 seen.context = max(seen.context, batch.shape[-1])
                 seen.sequences += batch.shape[0]
                 reporter.advance("observe", sequences=seen.sequences)
