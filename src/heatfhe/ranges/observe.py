@@ -123,7 +123,7 @@ class Observer:
         lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
         means, squares = seen.log_means.setdefault(owner, {}), seen.log_squares.setdefault(owner, {})
-        tables = [(seen.scores, owner), *((means, tau) for tau in TEMPERATURES)]
+        tables: list[tuple[dict[Any, Range], Any]] = [(seen.scores, owner), *((means, tau) for tau in TEMPERATURES)]
         tables += [(squares, tau) for tau in TEMPERATURES[1:]]
         for (table, key), lo, hi in zip(tables, lows, highs, strict=True):
             table.setdefault(key, Range()).add(owner, lo, hi)
