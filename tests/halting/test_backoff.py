@@ -55,8 +55,17 @@ def test_never_passes_the_floor_and_counts_from_it() -> None:
     assert state.above_floor() == [0]
 
 
+def test_a_family_may_end_above_its_floor() -> None:
+    other = make_site("h.0.attn", "softmax_refine", 1)
+    state = BackOff.start([SITE, other], patience=1, gap=0, least={"softmax_init": 3})
+    for update in range(30):
+        state = state.observe({NAME: 1, other.name: 1}, update)
+    assert [t.count for t in state.targets.values()] == [3, 1]
+    assert state.above_floor() == [2, 0]
+
+
 def test_survives_a_checkpoint() -> None:
-    state = BackOff.start([SITE], patience=2, gap=5)
+    state = BackOff.start([SITE], patience=2, gap=5, least={"softmax_init": 2})
     for update in range(7):
         state = state.observe({NAME: 9 - update // 3}, update)
     assert BackOff.from_json(state.as_json()) == state

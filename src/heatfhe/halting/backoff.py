@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heatfhe.errors import ConfigError
@@ -26,11 +26,12 @@ class BackOff:
 
     ``patience`` is counted in micro-batch steps, ``gap`` in updates between two steps down of one site (the first needs
     none). A learned mode that has passed below its target counts as having reached it. Targets start at the top of each
-    site's support.
+    site's support and end at its floor, or at the site's ``least`` where that is more.
     """
 
     targets: Mapping[str, Target]
     floors: Mapping[str, int]
+    least: Mapping[str, int] = field(default_factory=dict)
     patience: int = 75
     gap: int = 150
 
@@ -39,10 +40,14 @@ class BackOff:
             raise ConfigError(f"back-off needs patience >= 1 and gap >= 0, got {self.patience} and {self.gap}")
 
     @classmethod
-    def start(cls, sites: Sequence[Site], *, patience: int = 75, gap: int = 150) -> BackOff:
-        """Every target at the top of its site's support."""
+    def start(
+        cls, sites: Sequence[Site], *, patience: int = 75, gap: int = 150, least: Mapping[str, int] | None = None
+    ) -> BackOff:
+        """Every target at the top of its site's support; ``least`` by family."""
         targets = {s.name: Target(count=s.max_count) for s in sites}
-        return cls(targets=targets, floors={s.name: s.floor for s in sites}, patience=patience, gap=gap)
+        floors = {s.name: s.floor for s in sites}
+        ends = {s.name: least[s.family] for s in sites if least is not None and s.family in least}
+        return cls(targets=targets, floors=floors, least=ends, patience=patience, gap=gap)
 
     def observe(self, modes: Mapping[str, int], update: int) -> BackOff:
         """The state after one micro-batch step of the given update, in which the learned modes were these."""
@@ -57,7 +62,7 @@ class BackOff:
     def _next(self, name: str, target: Target, mode: int, update: int) -> Target:
         held = target.held + 1 if mode <= target.count else 0
         rested = target.lowered_at is None or update - target.lowered_at >= self.gap
-        if held >= self.patience and rested and target.count > self.floors[name]:
+        if held >= self.patience and rested and target.count > max(self.floors[name], self.least.get(name, 0)):
             return Target(count=target.count - 1, held=0, lowered_at=update)
         return replace(target, held=held)
 
@@ -66,10 +71,12 @@ class BackOff:
         rows = [
             [name, t.count, t.held, t.lowered_at] for name, t in self.targets.items()
         ]  # a list: their order matters
-        return {"targets": rows, "floors": dict(self.floors), "patience": self.patience, "gap": self.gap}
+        ends = {"floors": dict(self.floors), "least": dict(self.least)}
+        return {"targets": rows, **ends, "patience": self.patience, "gap": self.gap}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> BackOff:
         """Inverse of as_json."""
         targets = {n: Target(count=c, held=h, lowered_at=at) for n, c, h, at in body["targets"]}
-        return cls(targets=targets, floors=dict(body["floors"]), patience=body["patience"], gap=body["gap"])
+        ends = {"floors": dict(body["floors"]), "least": dict(body.get("least", {}))}
+        return cls(targets=targets, **ends, patience=body["patience"], gap=body["gap"])

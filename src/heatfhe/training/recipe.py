@@ -77,6 +77,8 @@ class Recipe:
     ``iter_ramp``         updates over which lambda_iter ramps in at the start of phase two.
     ``prior_start, prior_end``   the prior's p, annealed linearly over phase two.
     ``patience, gap``     back-off: micro-batch steps on target before it is lowered; updates between two lowerings.
+    ``least_init``        where the target of a softmax's first reciprocal ends (ours: at one iteration the relaxed
+                          solver errs to both sides, and a mixture with it looks better than it deploys).
     ``geometric_at_zero`` the prior at target 0 is the geometric law, as the paper's text says (False: its formula).
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
@@ -127,6 +129,7 @@ class Recipe:
     prior_end: float = 0.9
     patience: int = 75
     gap: int = 150
+    least_init: int = 1
     geometric_at_zero: bool = True
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-10
@@ -172,7 +175,8 @@ class Recipe:
         for name, known in (("solver", SOLVERS), ("counts", COUNTS), ("support", SUPPORTS), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; have: {', '.join(known)}")
-        for name in ("patience", "calibration_windows", "validate_every", "validate_batches", "checkpoint_every"):
+        at_least_one = ("patience", "least_init", "calibration_windows", "validate_every", "validate_batches")
+        for name in (*at_least_one, "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"a recipe's {name} must be at least 1, got {getattr(self, name)}")
         self._check_phases()
