@@ -10,6 +10,9 @@ the top. One prime stays in reserve at the bottom, because ``EvalBootstrap`` tak
 sine that stands in for the reduction errs by at most (2 pi)^2/6 * 2^(-2 correction) * |v|^3 (v: the largest
 *coefficient*, 1 for a constant vector of ones), and the rounding noise grows with 2^correction. We choose it where the
 two meet for constant vectors, the worst case, which norms and softmax rows come close to; random vectors lose two bits.
+The secure set, whose noise is a hundred times larger, takes the point where they meet at half the bound, one bit less:
+a bound is the end of a fitted domain, and what is refreshed lies well inside (1/2.4 of it at most in the first norm and
+softmax of the default model), where the cube has vanished and noise is all there is.
 
 Main secrets here have weight 192 (OpenFHE's choice for its sparse modes), for which the table of uniform ternary
 secrets is too generous: the bound is ``MAX_LOG_QP_BY_WEIGHT``. Sparse-secret encapsulation in OpenFHE 1.6 publishes
@@ -106,8 +109,9 @@ def make_params(
 
 # Noise and promised bits. insecure-openfhe-11 and -12 by heat measure-noise, one refresh per size and kind of input
 # over all slots: sigma 2.5e-8 and 3.8e-8 on uniform values of size one, largest error of any 2^-21.8 of its bound.
-# openfhe-16 from one refresh each of a constant and of uniform values, period 128: sigma 4.5e-7 and 4.2e-7, a bias of
-# 6.3e-6 on the constant, largest error 2^-17.0; all slots were not measured there, so noise and promise leave room.
+# openfhe-16 from one refresh each of a constant and of uniform values, period 128, correction 10: sigma 4.5e-7 and
+# 4.2e-7, a bias of 6.3e-6 on the constant, largest error 2^-17.0. At correction 9 that is half the noise and a bias of
+# 2.5e-5 at the bound, 2^-15.3; all slots were not measured there, so noise and promise leave room.
 PRESETS: dict[str, Params] = {
     p.name: p
     for p in (
@@ -120,7 +124,7 @@ PRESETS: dict[str, Params] = {
             digits=8,
             noise=1e-5,
             promised_bits=12.0,
-            correction=10,
+            correction=9,
             encapsulated=False,
         ),
     )
