@@ -120,7 +120,8 @@ def main() -> None:
                         facts[f"{solver} {rule} {tolerance:g}"] = row
         else:
             which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
-            chosen = replace(preset(which, base), solver=solver)
+            least = 2 if solver == "relaxed" else 1  # as in the default model's recipe
+            chosen = replace(preset(which, base), solver=solver, least_init=least)
             trained = train(
                 prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False
             )
