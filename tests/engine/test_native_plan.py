@@ -17,6 +17,7 @@ from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.engine import ClearEngine, Decode, MemoryKeys, key_request
 from heatfhe.engine.native import NativeEngine
 from heatfhe.planning import Plan, plan
+from heatfhe.planning.tally import key_bytes
 from tests.engine.conformance import bits
 from tests.tiny import tiny_circuit
 
@@ -44,7 +45,9 @@ def check(circuit: Circuit, name: str, prompt: list[int], count: int) -> None:
     clear = ClearEngine(params, request=request)
     told = tell(p, circuit, clear, clear.value, lambda v: v.slots, prompt, count)
     ring = NativeKeyring(request)
-    engine = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
+    keys = dict(ring.evaluation_keys())
+    assert 1.0 <= sum(map(len, keys.values())) / key_bytes(p) < 1.01  # what a client is told before it makes them
+    engine = NativeEngine(request, MemoryKeys(keys))
     secret = tell(
         p, circuit, engine,
         lambda row, level: engine.parse(ring.encrypt(row, level=level)),

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             console.print("  " + line)
         console.print("levels along the longest path: " + levels(path(made.program(name))))
     keys = f"{len(made.rotations)} rotations, {len(made.bootstrap_periods)} bootstrap periods"
-    console.print(f"\nkeys: {keys}, about {key_bytes(made) / 2**20:.0f} MiB besides the bootstrap's own")
+    console.print(f"\nkeys: {keys}, about {key_bytes(made) / 2**20:.0f} MiB")
     console.print(f"encoded weights of one {names[0]} step: {weight_bytes(made, names[0]) / 2**20:.0f} MiB")
     console.print("rotations: " + " ".join(str(k) for k in made.rotations))
     if args.out is not None:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from heatfhe.ckks.keyset import key_ids
+from heatfhe.ckks.presets import native_set
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.pack import Product
 from heatfhe.planning.plan import Plan
@@ -167,13 +170,20 @@ def path(program: Program) -> list[tuple[str, int]]:
 
 
 def key_bytes(plan: Plan) -> int:
-    """Bytes of the evaluation keys: two polynomials of log2 QP bits per digit; digits of the special modulus' size."""
+    """Bytes of a client's evaluation keys, the bootstrap's own among them. Exact but for headers on the native engine,
+    about right on others.
+
+    A native key is, per digit, one half of 32-bit words over all its primes; the other half is a seed.
+    """
     params = plan.params
-    literal = dict(params.literal)
-    special = float(literal.get("special_bits", params.log_qp / 4))
-    digits = max(1, -int(-(params.log_qp - special) // special))
-    keys = 1 + len(plan.rotations) + int(plan.conjugation)
-    return int(keys * digits * 2 * params.ring_dimension * params.log_qp / 8)
+    if params.engine == "native":
+        native = native_set(params)
+        ids = key_ids(native, plan.rotations, plan.conjugation, plan.bootstrap_periods)
+        return 4 * params.ring_dimension * sum(k.digits(native.chain) * len(k.rows(native.chain)) for k in ids)
+    digits = int(dict(params.literal).get("digits", 3))
+    own = 2 * math.isqrt(params.slots) if plan.bootstrap_periods else 0  # rotations of the bootstrap itself, about
+    keys = 1 + len(plan.rotations) + int(plan.conjugation) + own
+    return int(2 * keys * digits * params.ring_dimension * params.log_qp / 8)
 
 
 def weight_bytes(plan: Plan, program: str) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from heatfhe.circuit import Circuit, Embed
 from heatfhe.engine import Decode, key_request, load_engine
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.planning import Plan
+from heatfhe.planning.tally import key_bytes
 from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings
@@ -66,7 +66,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         price=Price(
             seconds_per_prompt_token=plan.program("prompt").predicted_seconds,
             seconds_per_token=generate.predicted_seconds,
-            key_bytes=estimated_key_bytes(plan, engine),
+            key_bytes=key_bytes(plan),
             bootstraps_per_token=len(generate.bootstraps()),
         ),
         limits={
@@ -106,27 +106,6 @@ def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
     blocks["embedding"] = little.tobytes()
     body = {"dtype": _DTYPES[table.dtype.name], "shape": list(table.shape)}
     return Message(kind="bundle", plan=plan.digest, body=body, blocks=blocks).pack()
-
-
-def estimated_key_bytes(plan: Plan, engine: str) -> int:
-    """Bytes of a key set before it is made. Exact but for headers on the native engine, about right on others.
-
-    A native key is, per digit, one half of 32-bit words over all its primes; the other half is a seed.
-    """
-    params = plan.params
-    if engine == "native":
-        from heatfhe.ckks.keyset import key_ids
-        from heatfhe.ckks.presets import native_set
-
-        native = native_set(params)
-        keys = key_ids(native, plan.rotations, plan.conjugation, plan.bootstrap_periods)
-        rows = sum(key.digits(native.chain) * len(key.rows(native.chain)) for key in keys)
-        return 4 * params.ring_dimension * rows
-    special = float(dict(params.literal).get("special_bits", params.log_qp / 4))
-    digits = max(1, math.ceil((params.log_qp - special) / special))
-    own = 2 * math.isqrt(params.slots) if plan.bootstrap_periods else 0  # rotations of the bootstrap itself, about
-    count = 1 + len(plan.rotations) + int(plan.conjugation) + own
-    return int(2 * count * digits * params.ring_dimension * params.log_qp / 8)
 
 
 class PlanRunner:
