@@ -43,10 +43,10 @@ def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> float:
     return math.exp(mean) if math.isfinite(mean) and mean < 50 else float("inf")
 
 
-def wiki(base: Recipe, lr: float, push: float) -> Recipe:
+def wiki(base: Recipe, lr: float, push: float, lowest: float | None = None) -> Recipe:
     """The paper's recipe, its learning rates lowered together (too high for this model even with exact nonlinearities),
     each site's distribution beginning at its own calibrated count, halting logits at 3e-3 instead of 2e-3."""
-    lowest = base.heat.final_lr * lr / base.heat.lr
+    lowest = base.heat.final_lr * lr / base.heat.lr if lowest is None else lowest
     heat = replace(base.heat, lr=lr, final_lr=lowest, logit_lr=3e-3)
     last = replace(base.cooldown, lr=lowest, final_lr=lowest)
     return replace(
@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="gpt2-small")
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--lr", type=float, default=1e-4, help="the weights' learning rate in phase two")
+    parser.add_argument("--lowest-lr", type=float, help="and at its end (default: lowered with --lr; paper: 3e-5)")
     parser.add_argument("--push", type=float, default=1.0, help="weight of the guards' push-back")
     parser.add_argument("--windows", type=int, default=40, help="held-out windows measured")
     parser.add_argument("--seconds", type=float, default=560.0)
@@ -78,7 +79,7 @@ def main() -> None:
     began = time.time()
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    base = wiki(recipe(args.recipe), args.lr, args.push)
+    base = wiki(recipe(args.recipe), args.lr, args.push, args.lowest_lr)
     if device == "cuda":
         base = replace(base, micro_tokens=32 * base.context)
     if args.share != 1.0:

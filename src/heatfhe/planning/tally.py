@@ -170,8 +170,10 @@ def path(program: Program) -> list[tuple[str, int]]:
 
 
 def key_bytes(plan: Plan) -> int:
-    """Bytes of a client's evaluation keys, the bootstrap's own among them. Exact but for headers on the native engine,
-    about right on others.
+    """Bytes of a client's evaluation keys, the bootstrap's own among them.
+
+    Exact but for headers on the native engine; on others an estimate, up to twice too much (OpenFHE's toy set: 892 MB
+    for 524 MB).
 
     A native key is, per digit, one half of 32-bit words over all its primes; the other half is a seed.
     """
