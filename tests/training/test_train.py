@@ -263,3 +263,27 @@ def test_a_model_in_training_mode_runs_without_dropout() -> None:
         go(prepared, short())
         runs.append(prepared)
     assert same_weights(*runs)
+
+
+def test_held_out_windows_that_diverge_are_counted_and_the_site_is_named() -> None:
+    prepared = fresh(vocab_size=50)
+    strange = 49  # the training text walks over 48 tokens: nothing calibrated on it knows this one
+    with torch.no_grad():
+        prepared.model.get_parameter("transformer.wte.weight")[strange] *= 1e3
+    held_out = windows(seed=1, count=8)
+    held_out.rows[3, 5] = strange
+    trained = go(prepared, short(), held_out=held_out)
+    assert trained.diverged == 1
+    assert trained.deployed == math.inf
+    assert trained.left.startswith("h.0.ln_1/goldschmidt: input ")
+
+
+def test_a_wider_margin_reaches_every_calibration_of_a_run() -> None:
+    ends = {}
+    for margin in (1.2, 2.0):
+        trained = go(fresh(), replace(short(margin=margin), squeeze=replace(short().squeeze, updates=0)))
+        norms = trained.calibration.norms.values()
+        ends[margin] = [c.fit.hi / c.observed.hi for c in norms]
+        assert trained.diverged == 0
+    assert ends[2.0] == pytest.approx([2.0] * len(ends[2.0]))
+    assert ends[1.2] == pytest.approx([1.2] * len(ends[1.2]))

@@ -163,7 +163,7 @@ class Comparison:
         from heatfhe.sites import prepare
 
         prepared = prepare(copy.deepcopy(self.parent))
-        options = FitOptions(tolerance=job.tolerance, solver=job.solver)
+        options = FitOptions(tolerance=job.tolerance, solver=job.solver, margin=self.base.margin)
         fitted = fit_calibration(prepared.architecture, self.seen, options, reporter=reporter)
         export(prepared, fitted, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
         return 0.0
@@ -185,7 +185,8 @@ class Comparison:
         from heatfhe.sites import prepare
 
         text = hashlib.sha256(self.training.rows.tobytes()).hexdigest()
-        return [prepare(copy.deepcopy(self.parent)).fingerprint(), text, str(self.base.calibration_windows)]
+        calibration = f"{self.base.calibration_windows} windows, margin {self.base.margin:g}"
+        return [prepare(copy.deepcopy(self.parent)).fingerprint(), text, calibration]
 
     @cached_property
     def seen(self) -> Any:

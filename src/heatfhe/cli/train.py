@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="heat", help="heat, squeezed, depth-only, fixed-counts, control or noisy")
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
+    parser.add_argument("--margin", type=float, help="how much wider than seen domains are (the recipe's: 1.2)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
     parser.add_argument("--shard", action="store_true", help="under torchrun: split the weights over processes (FSDP)")
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     chosen = replace(preset(args.preset, chosen), seed=args.seed)
     if args.noise is not None:
         chosen = replace(chosen, noise=args.noise)
+    if args.margin is not None:
+        chosen = replace(chosen, margin=args.margin)
     if args.share != 1.0:
         chosen = chosen.scaled(args.share)
     encode, end = load_encoder(folder)
@@ -80,9 +83,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.table(("family", "calibrated", "learned"), [*rows, ("all", sum(before.values()), sum(after.values()))])
     done = f"{trained.updates} updates in {trained.seconds:.0f} s, {trained.skipped} skipped"
     console.print(f"held-out loss {trained.validation:.4f}, deployed {trained.deployed:.4f}, {done}")
+    if trained.diverged:
+        console.warn(
+            f"deployed, {trained.diverged} held-out windows leave a domain and diverge; the first at {trained.left}. "
+            f"Train again with --margin {chosen.margin + 0.1:.2g}, into another folder"
+        )
     console.print(f"circuit: {place}    next: heat plan {place} --params insecure-native-12")
     facts = {"iterations": after, "calibrated": before, "circuit": str(place), "digest": circuit.digest}
-    console.json(facts | {k: getattr(trained, k) for k in ("validation", "deployed", "updates", "skipped", "seconds")})
+    shown = ("validation", "deployed", "diverged", "updates", "skipped", "seconds")
+    console.json(facts | {k: getattr(trained, k) for k in shown})
     return 0
 
 

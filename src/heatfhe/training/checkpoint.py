@@ -80,10 +80,11 @@ def save(
 ) -> None:
     """Write a checkpoint. A failure (a full disk, a kill) leaves the previous one in place.
 
-    Where weights are split over processes all of them call it, and one has ``write``.
+    Between two phases the optimizer's moments stay out: the next one begins with fresh ones. Where weights are split
+    over processes all of them call it, and one has ``write``.
     """
     weights = {k: whole(v).detach().cpu().contiguous() for k, v in _untied(prepared.model.state_dict()).items()}
-    tensors, scalars = _optimizer_tensors(optimizer)
+    tensors, scalars = _optimizer_tensors(optimizer) if position.entered else ({}, {})
     if not write:
         return
     try:

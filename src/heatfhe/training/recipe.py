@@ -84,6 +84,7 @@ class Recipe:
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
     ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
+    ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
                           calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
@@ -142,6 +143,7 @@ class Recipe:
     tolerance: float = 1e-4
     rule: str = "per-site"
     calibration_windows: int = 128
+    margin: float = 1.2
     delta_2: int | None = 2
     solver: Solver = "plain"
     train_weights: bool = True
@@ -172,6 +174,8 @@ class Recipe:
             )
         if not (0 < self.tolerance < 1 and self.clip > 0):
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
+        if not 1 < self.margin <= 10:
+            raise ConfigError(f"a recipe's margin lies in (1, 10], got {self.margin}")
         for name, known in (("solver", SOLVERS), ("counts", COUNTS), ("support", SUPPORTS), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; have: {', '.join(known)}")

@@ -25,6 +25,7 @@ from heatfhe.sites import Prepared
 from heatfhe.training import checkpoint, sharding
 from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
+from heatfhe.training.diagnose import first_to_leave
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import task_loss
@@ -39,7 +40,8 @@ class Trained:
     """What a run ends with. The prepared model carries the weights; ``calibration`` the final constants and counts.
 
     ``validation`` is the last held-out loss of training, its guards on; ``deployed`` that of what will be exported,
-    without guards: infinite where a window leaves a domain and diverges.
+    without guards. Where a held-out window leaves a domain and diverges it is infinite: ``diverged`` counts such
+    windows, ``left`` names the site that left its domain first.
     """
 
     calibration: Calibration
@@ -49,6 +51,8 @@ class Trained:
     skipped: int
     updates: int
     seconds: float
+    diverged: int = 0
+    left: str = ""
 
     @property
     def iterations(self) -> dict[str, int]:
@@ -115,7 +119,7 @@ def train(
             sharding.give(run.prepared, prepared)
             run.prepared = prepared
         calibration = _finish(run, argmax)
-        deployed = _deployed_loss(run)
+        deployed, diverged, left = _deployed(run)
         if math.isfinite(deployed):
             # Past the last update, so that a finished run which is finished again writes it anew, once.
             journal.write("deployed", position.step + 1, {"loss": deployed, "counts": calibration.counts()})
@@ -131,6 +135,8 @@ def train(
         skipped=position.skipped,
         updates=position.step,
         seconds=time.monotonic() - began,
+        diverged=diverged,
+        left=left,
     )
 
 
@@ -156,7 +162,7 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets = None
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            seen = refit(prepared, _sequences(run), reporter=run.reporter, argmax=False)
+            seen = refit(prepared, _sequences(run), reporter=run.reporter, margin=recipe.margin, argmax=False)
             prepared.adopt(merge(prepared.calibration, seen), keep_logits=True)
 
 
@@ -208,6 +214,7 @@ def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -
         r.rule,
         r.solver,
         reporter=run.reporter,
+        margin=r.margin,
         delta_2=delta_2,
         argmax=argmax,
     )
@@ -219,9 +226,8 @@ def _finish(run: Run, argmax: bool) -> Calibration:
     if recipe.counts == "calibrated" or prepared.calibration is None:
         calibration = _calibrated(run, argmax=argmax)
     else:
-        calibration = merge(
-            prepared.calibration, refit(prepared, _sequences(run), reporter=run.reporter, argmax=argmax)
-        )
+        seen = refit(prepared, _sequences(run), reporter=run.reporter, margin=recipe.margin, argmax=argmax)
+        calibration = merge(prepared.calibration, seen)
     calibration = replace(calibration, fingerprint=prepared.fingerprint())
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
     prepared.set_mode("deployed")
@@ -229,16 +235,21 @@ def _finish(run: Run, argmax: bool) -> Calibration:
 
 
 @torch.no_grad()
-def _deployed_loss(run: Run) -> float:
+def _deployed(run: Run) -> tuple[float, int, str]:
+    """Held-out loss of what will be exported, the windows that diverge, and what the first of these left first."""
     if run.held_out is None:
-        return math.nan
-    recipe, losses = run.recipe, []
+        return math.nan, 0, ""
+    recipe, prepared = run.recipe, run.prepared
     size = max(1, recipe.micro_tokens // recipe.context)
     rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
+    losses: list[Tensor] = []
     for part in rows.split(max(1, size // 8)):  # whole score matrices are held here
-        losses.append(float(task_loss(run.prepared.logits(part[:, :-1]), part[:, 1:])) * len(part))
-    mean = sum(losses) / len(rows)
-    return mean if math.isfinite(mean) else math.inf
+        logits = prepared.logits(part[:, :-1])
+        losses += [task_loss(own[None], row[None, 1:]) for own, row in zip(logits, part, strict=True)]
+    loss = torch.stack(losses).double()
+    bad = torch.nonzero(~torch.isfinite(loss)).flatten().tolist()
+    left = first_to_leave(prepared, rows[bad[0], :-1][None]) if bad else ""
+    return math.inf if bad else float(loss.mean()), len(bad), left
 
 
 def merge(trained: Calibration, observed: Calibration) -> Calibration:
