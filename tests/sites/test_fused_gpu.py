@@ -31,10 +31,11 @@ def _gradients(prepared, tokens, eager: bool, mode: str):  # type: ignore[no-unt
     from heatfhe.sites import RangeBounds
 
     bounds = RangeBounds(score=2.0, activation=1.0, variance=0.01, denominator=0.05)
-    if mode == "exact":
-        prepared.set_mode("exact", bounds=bounds)
+    if mode in ("exact", "unbounded"):
+        prepared.set_mode("exact", bounds=bounds if mode == "exact" else None)
     else:
         prepared.set_mode("training", halting=mode, bounds=bounds, push=1e-3)
+    prepared.switch.slack = 1.5
     kernels = prepared.switch.fused
     assert kernels is not None
     prepared.switch.fused = None if eager else kernels
@@ -49,7 +50,7 @@ def _gradients(prepared, tokens, eager: bool, mode: str):  # type: ignore[no-unt
 
 
 @pytest.mark.parametrize("solver", ["plain", "relaxed"])
-@pytest.mark.parametrize("mode", ["exact", "soft", "hard"])
+@pytest.mark.parametrize("mode", ["exact", "unbounded", "soft", "hard"])
 @pytest.mark.parametrize("seed", range(3))
 def test_fused_equals_eager_in_float32(mode: str, seed: int, solver: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -287,3 +287,45 @@ def test_a_wider_margin_reaches_every_calibration_of_a_run() -> None:
         assert trained.diverged == 0
     assert ends[2.0] == pytest.approx([2.0] * len(ends[2.0]))
     assert ends[1.2] == pytest.approx([1.2] * len(ends[1.2]))
+
+
+@pytest.mark.parametrize(
+    ("solver", "share", "kept"), [("plain", 0.98, True), ("relaxed", 0.98, False), ("relaxed", 0.6, True)]
+)
+def test_merge_moves_a_second_reciprocal_alone_and_leaves_a_relaxed_one_a_margin(
+    whole: Run, solver: str, share: float, kept: bool
+) -> None:
+    calibration = whole[1].calibration
+    name, row = next(iter(calibration.softmaxes.items()))
+    assert row.fit.refine is not None
+    assert row.observed_refine is not None
+    relaxed = replace(row, fit=replace(row.fit, refine=replace(row.fit.refine, solver=solver)))
+    trained = replace(calibration, softmaxes={**calibration.softmaxes, name: relaxed})
+    end = share * row.fit.refine.hi  # seen so near to the end of the domain
+    wider = replace(relaxed.fit.refine, hi=max(row.fit.refine.hi, 1.2 * end))
+    again = replace(
+        relaxed,
+        fit=replace(relaxed.fit, refine=wider, init=replace(row.fit.init, hi=1.01 * row.fit.init.hi)),
+        observed_refine=replace(row.observed_refine, hi=end),
+    )
+    merged = merge(trained, replace(trained, softmaxes={**trained.softmaxes, name: again})).softmaxes[name]
+    assert merged.fit.init == relaxed.fit.init
+    assert merged.fit.refine == (relaxed.fit.refine if kept else wider)
+
+
+def test_slack_holds_a_rows_sum_further_inside(whole: Run) -> None:
+    prepared, trained, _ = whole
+    row = next(iter(trained.calibration.softmaxes.values()))
+    site = next(m for m in prepared.model.modules() if type(m).__name__ == "AttentionSite")
+    sums = torch.tensor([[0.3], [0.8], [1.2]], dtype=torch.float64) * row.fit.init.hi
+    try:
+        prepared.set_mode("training", halting="hard")
+        free = site.solvers(torch.ones(3, 1, dtype=torch.float64), sums)[0](sums)
+        prepared.switch.slack = 2.0
+        held = site.solvers(torch.ones(3, 1, dtype=torch.float64), sums)[0](sums)
+        middle = site.solvers(torch.ones(3, 1, dtype=torch.float64), sums)[0](sums * 0 + 0.5 * row.fit.init.hi)
+    finally:
+        prepared.switch.slack = 1.0
+        prepared.set_mode("deployed")
+    assert held[0] == free[0]
+    assert torch.equal(held[1:], middle[1:])

@@ -153,6 +153,7 @@ def _softmax_at(
         refine = _refine_fit(init, init_count, top, options)
         if name in seen.squares:  # seen at these very counts: the true range, loose first reciprocal and all
             measured = seen.squares[name]
+            second = Range(second.lo, max(second.hi, measured.hi))
             refine = ReciprocalFit(
                 lo=min(1.0, max(measured.lo, 1e-6)), hi=max(top, measured.hi * options.margin), solver=options.solver
             )

@@ -98,7 +98,7 @@ class AttentionSite(nn.Module):
             mean = switch.see(f"{name}/sum", s) * inverse_length
             if switch.bounds is not None:
                 switch.penalise("denominator", torch.log(mean).clamp(min=0.0), switch.bounds.denominator, _tokens(mean))
-            mean = switch.clamp(mean, None, fit.init.hi)
+            mean = switch.clamp(mean, None, fit.init.hi / switch.slack)
             if first_law is None:
                 return switch.see(f"{name}/inverse", reciprocal(mean, fit.init, switch.count(f"{name}/init")))
             return switch.see(f"{name}/inverse", expected_reciprocal(mean, fit.init, first_law))

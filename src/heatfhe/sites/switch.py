@@ -25,14 +25,17 @@ class Switch:
     """The one mutable object a prepared model's sites look at. ``Prepared.set_mode`` turns it.
 
     ``push`` is the weight of the push-back gradient per entry (see ``guard``); a loop that divides its loss by the
-    number of micro-batches divides ``push`` as well. ``bounds`` turns the range terms on, ``variance_bounds`` widens
-    their bound for single norms. ``fused`` holds the GPU's kernels, None where triton is not installed.
+    number of micro-batches divides ``push`` as well. ``slack`` is how far below the end of its domain the guard of a
+    softmax row's sum stands, as a factor: rows of unseen text go further than those trained on. ``bounds`` turns the
+    range terms on, ``variance_bounds`` widens their bound for single norms. ``fused`` holds the GPU's kernels, None
+    where triton is not installed.
     """
 
     mode: Mode = "exact"
     soft: bool = False
     guards: bool = False
     push: float = 1e-4
+    slack: float = 1.0
     bounds: RangeBounds | None = None
     variance_bounds: dict[str, float] = field(default_factory=dict)
     tap: Tap | None = None
@@ -48,8 +51,9 @@ class Switch:
         self.laws = halting.laws() if self.mode == "training" and self.soft else None
 
     def kernels(self, x: Tensor) -> ModuleType | None:
-        """The GPU's kernels where a site may run x through them: training or bounded, nothing tapped on the way."""
-        wanted = self.mode == "training" or (self.mode == "exact" and self.bounds is not None)
+        """The GPU's kernels where a site may run x through them: something learns, nothing is tapped on the way."""
+        learns = self.bounds is not None or torch.is_grad_enabled()
+        wanted = self.mode == "training" or (self.mode == "exact" and learns)
         fits = x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and self.tap is None
         return self.fused if wanted and fits else None
 

@@ -155,6 +155,7 @@ def configure(
     prepared.switch.variance_bounds = dict(variances)
     if prepared.calibration is not None:
         prepared.switch.variance_bounds = {n: c.observed.hi / c.width for n, c in prepared.calibration.norms.items()}
+    prepared.switch.slack = recipe.slack
     push = recipe.push / max(1, phase.tokens_per_update)
     if phase.halting == "none":
         prepared.set_mode("exact", bounds=bounds)

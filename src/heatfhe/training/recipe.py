@@ -83,6 +83,8 @@ class Recipe:
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
     ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
+    ``slack``             how far below the end of its domain a softmax row's sum is held while training, as a factor
+                          (ours: text that was not trained on goes further).
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
     ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
@@ -140,6 +142,7 @@ class Recipe:
     denominator_bound: float = 7.0
     variance_bound: float = 16.0
     push: float = 1.0
+    slack: float = 1.0
     tolerance: float = 1e-4
     rule: str = "per-site"
     calibration_windows: int = 128
@@ -174,6 +177,8 @@ class Recipe:
             )
         if not (0 < self.tolerance < 1 and self.clip > 0):
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
+        if not 1 <= self.slack <= 100:
+            raise ConfigError(f"a recipe's slack lies in [1, 100], got {self.slack}")
         if not 1 < self.margin <= 10:
             raise ConfigError(f"a recipe's margin lies in (1, 10], got {self.margin}")
         for name, known in (("solver", SOLVERS), ("counts", COUNTS), ("support", SUPPORTS), ("precision", PRECISIONS)):

@@ -261,9 +261,7 @@ def merge(trained: Calibration, observed: Calibration) -> Calibration:
     norms = {
         n: c if _covers(c.fit, observed.norms[n].observed) else observed.norms[n] for n, c in trained.norms.items()
     }
-    rows = {
-        n: c if _covers_rows(c, observed.softmaxes[n]) else observed.softmaxes[n] for n, c in trained.softmaxes.items()
-    }
+    rows = {n: _merged_rows(c, observed.softmaxes[n]) for n, c in trained.softmaxes.items()}
     return replace(observed, norms=norms, softmaxes=rows).with_counts(observed.counts())
 
 
@@ -271,11 +269,21 @@ def _covers(fit: InverseSqrtFit | SoftmaxFit, seen: Domain) -> bool:
     return fit.lo <= seen.lo and seen.hi <= fit.hi
 
 
-def _covers_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> bool:
-    """Scores inside their window, and both reciprocals below the upper end of theirs (below it they converge)."""
-    fit = trained.fit
-    refined = fit.refine is None or seen.observed_refine is None or seen.observed_refine.hi <= fit.refine.hi
-    return _covers(fit, seen.observed) and seen.observed_init.hi <= fit.init.hi and refined
+def _merged_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> SoftmaxCalibration:
+    """Scores must lie in their window, and both sums below the upper end of their domain (below it they converge)."""
+    fit, new = trained.fit, seen.fit
+    if not (_covers(fit, seen.observed) and seen.observed_init.hi <= fit.init.hi):
+        return seen
+    if fit.refine is None or new.refine is None or seen.observed_refine is None:
+        return trained
+    end = seen.observed_refine.hi
+    if new.refine.solver == "relaxed":
+        # A plain first reciprocal never exceeds the true one, so that the second sees at most the row length. A relaxed
+        # one errs to both sides: half of the margin must still be there.
+        end *= math.sqrt(max(1.0, new.refine.hi / end))
+    if end <= fit.refine.hi:
+        return trained
+    return replace(trained, fit=replace(fit, refine=new.refine), observed_refine=seen.observed_refine)
 
 
 def _teacher(prepared: Prepared) -> torch.nn.Module:

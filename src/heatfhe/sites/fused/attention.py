@@ -256,7 +256,7 @@ def supports(site: AttentionSite, joined: Tensor) -> bool:
     if width not in (16, 32, 64, 128):
         return False
     if site.switch.mode == "exact":
-        return not site.switch.guards
+        return not site.switch.guards and site.switch.bounds is not None  # unbounded: torch's own flash attention
     return site.fitted().fit.delta_2 == 2
 
 
@@ -279,7 +279,7 @@ def attend(site: AttentionSite, joined: Tensor) -> Tensor:
         guards = (1e30, 1e30)
         window = (-1e30, 1e30, fit.midpoint)
         if switch.guards:
-            window, guards = (fit.lo, fit.hi, fit.midpoint), (fit.init.hi, second.hi)
+            window, guards = (fit.lo, fit.hi, fit.midpoint), (fit.init.hi / switch.slack, second.hi)
         (first_line, first), (second_line, last) = _seed(fit.init, init), _seed(second, refine)
         lines, schedules = (*guards, *first_line, *second_line), (first, last)
     bounds = switch.bounds
