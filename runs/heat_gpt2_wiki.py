@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--push", type=float, default=1.0, help="weight of the guards' push-back")
     parser.add_argument("--margin", type=float, default=1.3, help="how much wider than seen domains are")
     parser.add_argument("--slack", type=float, default=2.0, help="how far inside a softmax row's sum is held")
+    parser.add_argument("--loose-first", action="store_true", help="a relaxed first reciprocal may err by any amount")
     parser.add_argument("--windows", type=int, default=10**6, help="at most so many held-out windows are measured")
     parser.add_argument("--seconds", type=float, default=560.0)
     args = parser.parse_args()
@@ -130,7 +131,7 @@ def main() -> None:
         else:
             which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
             least = 2 if solver == "relaxed" else 1  # as in the default model's recipe
-            chosen = replace(preset(which, base), solver=solver, least_init=least)
+            chosen = replace(preset(which, base), solver=solver, least_init=least, loose_first=args.loose_first)
             trained = train(
                 prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False
             )

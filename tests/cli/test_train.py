@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("torch", reason="heat train needs torch")
 
+from heatfhe import training
 from heatfhe.circuit import Circuit
 from heatfhe.cli import main
 from heatfhe.files import read_json
@@ -74,6 +76,23 @@ def test_train_writes_a_run_and_goes_on_from_it(
     assert answer(capsys)["digest"] == body["digest"]
 
 
+def test_held_out_windows_that_diverge_are_said_with_the_site_and_a_way_out(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = training.train
+
+    def diverging(*args: Any, **options: Any) -> training.Trained:
+        return replace(own(*args, **options), diverged=2, left="h.0.attn/init: input 9 lies outside its domain [0, 8]")
+
+    monkeypatch.setattr(training, "train", diverging)
+    assert main(train(model, tmp_path / "run", "--margin", "1.4")) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["diverged"] == 2
+    words = " ".join(said.err.split())
+    assert "2 held-out windows leave a domain and diverge; the first at h.0.attn/init: input 9 lies outside" in words
+    assert "--margin 1.5, into another folder" in words
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -84,6 +103,7 @@ def test_train_writes_a_run_and_goes_on_from_it(
         (["--text", "SHORT"], "short.txt holds 2 tokens, a window needs 17"),
         (["--share", "0"], "share lies in"),
         (["--noise", "-1"], "noise and push must be at least 0"),
+        (["--margin", "0.9"], "margin lies in (1, 10], got 0.9"),
         (["--recipe", "default-model"], "context 128 exceeds the model's 16"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from heatfhe.approx import cutmax, gumbel_bound, gumbel_noise, shorten
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, SiteError
 from heatfhe.ranges import fit_argmax, sampled_rows
 
 
@@ -108,3 +108,12 @@ def test_sampled_rows_are_the_row_and_its_noise_within_the_bound() -> None:
     for bad in (-1.0, float("nan"), 1e3):
         with pytest.raises(ConfigError, match="temperature"):
             sampled_rows(row, bad, rng)
+
+
+@pytest.mark.parametrize("size", [3.0, 30.0, 1e3, 1e5])
+def test_a_token_far_from_all_others_is_refused_in_words(size: float) -> None:
+    """An outsized embedding: now first by far, now last by far, in rows that are alike otherwise."""
+    rows = np.random.default_rng(0).normal(size=(64, 50))
+    rows[:, 7] = size * rows[:, 7] ** 3
+    with pytest.raises(SiteError, match=r"argmax: no schedule .* lies (6\.9|7) .* of its 50: look for a token"):
+        fit_argmax(rows)

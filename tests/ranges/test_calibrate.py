@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from heatfhe.approx import inverse_sqrt, softmax
+from heatfhe.approx import inverse_sqrt, reciprocal, softmax
 from heatfhe.errors import ConfigError, SiteError
 from heatfhe.ranges import FitOptions, Observation, Range, calibrate, fit_calibration, observe, refit
 from heatfhe.records import Calibration
@@ -129,6 +129,25 @@ def test_calibrated_softmax_is_within_1e_4_of_the_exact_one(
             )
             e = np.exp(s - s.max(-1, keepdims=True))
             assert np.abs(y / length - e / e.sum(-1, keepdims=True)).max() < 1e-4
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_a_loose_first_reciprocal_never_brings_the_second_out_of_its_domain(
+    prepared: Prepared, seen: Observation, count: int
+) -> None:
+    """Rows where one token takes all, at every mean of the first domain: what a relaxed r1 makes of their length."""
+    options = FitOptions(solver="relaxed", delta_2=2, loose_first=True, argmax=False)
+    name, row = next(iter(fit_calibration(prepared.architecture, seen, options).softmaxes.items()))
+    assert row.fit.refine is not None
+    means = np.geomspace(row.fit.init.lo, row.fit.init.hi, 2001)
+    squares = (reciprocal(means, row.fit.init, count) * means) ** 2
+    reach = row.fit.refine.hi / 4.0  # what the second is fitted for where the first is exact
+    assert reach * squares.max() <= row.fit.refine.hi
+    tight = fit_calibration(prepared.architecture, seen, replace(options, loose_first=False)).softmaxes[name].fit
+    assert tight.refine is not None
+    assert row.fit.refine.hi == pytest.approx(4.0 * tight.refine.hi, rel=1e-3)
+    if count in (0, 1, 2):
+        assert reach * squares.max() > tight.refine.hi
 
 
 def test_one_wide_row_does_not_break_other_blocks(prepared: Prepared, seen: Observation) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from heatfhe.approx import ArgmaxSchedule, cutmax, fit_schedule, gumbel_noise, shorten
 from heatfhe.approx.argmax_schedule import POWERS
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, SiteError
 from heatfhe.records import ArgmaxCalibration
 
 # Orders of one sharpening, tried in turn. Where a row's most negative entries lie far out, a first 9 puts them away.
@@ -49,7 +49,12 @@ def fit_argmax(
     """
     best: tuple[float, ArgmaxCalibration] | None = None
     for powers in ORDERS:
-        schedule = fit_schedule(logits, weights=weights, powers=powers, margin=margin, solver=solver)
+        try:
+            schedule = fit_schedule(logits, weights=weights, powers=powers, margin=margin, solver=solver)
+        except (ConfigError, OverflowError) as err:
+            if str(err).startswith("argmax:"):
+                raise
+            raise SiteError("argmax", f"no schedule sharpens these logits ({err}); {_furthest(logits)}") from err
         kept, ties = _judged(np.asarray(logits, dtype=np.float64), weights, schedule)
         smallest = min(r.leader for r in schedule.rounds)
         made = ArgmaxCalibration(schedule=schedule, temperature=temperature, near_ties=ties, smallest_leader=smallest)
@@ -59,6 +64,16 @@ def fit_argmax(
             break
     assert best is not None
     return best[1]
+
+
+def _furthest(logits: Any) -> str:
+    """How far from its row's mean the furthest entry lies, and what to do about it."""
+    rows = np.asarray(logits, dtype=np.float64)
+    apart = np.abs(rows - rows.mean(axis=1, keepdims=True)) / rows.std(axis=1, keepdims=True)
+    return (
+        f"an entry lies {apart.max():.2g} standard deviations from the mean of its {rows.shape[1]}: look for a token "
+        "with an outsized embedding"
+    )
 
 
 def _judged(rows: Rows, weights: Rows | None, schedule: ArgmaxSchedule) -> tuple[float, float]:

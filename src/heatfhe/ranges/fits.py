@@ -36,6 +36,8 @@ class FitOptions:
     ``form``                  how a norm's rational seed is evaluated: ``quotient`` (the paper's), or ``partial``, which
                               saves a level.
     ``delta_2``               fixes the refinement factor of every softmax; None picks the cheapest per block.
+    ``loose_first``           fits for a relaxed first reciprocal of any count, which is at most twice the true one: the
+                              second then bears four times the row length. For counts that training will lower.
     ``exponential_budget``    bound on the fitted exponential's relative error on a row, after all squarings and passes.
     ``activation_tolerance``  largest absolute error of an activation's polynomial.
     ``argmax``                whether to fit the argmax schedule too; training needs it only at its end.
@@ -47,6 +49,7 @@ class FitOptions:
     margin: float = 1.2
     form: str = "quotient"
     delta_2: int | None = None
+    loose_first: bool = False
     exponential_budget: float = 1e-4
     activation_tolerance: float = 1e-3
     argmax: bool = True
@@ -155,7 +158,9 @@ def _softmax_at(
             measured = seen.squares[name]
             second = Range(second.lo, max(second.hi, measured.hi))
             refine = ReciprocalFit(
-                lo=min(1.0, max(measured.lo, 1e-6)), hi=max(top, measured.hi * options.margin), solver=options.solver
+                lo=min(1.0, max(measured.lo, 1e-6)),
+                hi=max(refine.hi if options.loose_first else top, measured.hi * options.margin),
+                solver=options.solver,
             )
     else:
         full = init.smallest_count(options.tolerance, floor)
@@ -182,6 +187,8 @@ def _refine_fit(init: ReciprocalFit, count: int, top: float, options: FitOptions
     """The domain of the passes' sums after a first reciprocal of ``count`` iterations: its error widens it, squared."""
     error = init.error(count)
     over = error if count == 0 or init.solver == "relaxed" else 0.0
+    if options.loose_first and init.solver == "relaxed":
+        over = 1.0
     return ReciprocalFit(lo=(1.0 - error) ** 2, hi=top * (1.0 + over) ** 2, solver=options.solver)
 
 

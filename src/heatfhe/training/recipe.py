@@ -87,6 +87,7 @@ class Recipe:
                           (ours: text that was not trained on goes further).
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
     ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
+    ``loose_first``       fits a softmax's second reciprocal for a relaxed first one of any count (ours, FitOptions).
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
                           calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
@@ -147,6 +148,7 @@ class Recipe:
     rule: str = "per-site"
     calibration_windows: int = 128
     margin: float = 1.2
+    loose_first: bool = False
     delta_2: int | None = 2
     solver: Solver = "plain"
     train_weights: bool = True

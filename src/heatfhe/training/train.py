@@ -162,7 +162,7 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets = None
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            seen = refit(prepared, _sequences(run), reporter=run.reporter, margin=recipe.margin, argmax=False)
+            seen = refit(prepared, _sequences(run), argmax=False, **_widths(recipe), reporter=run.reporter)
             prepared.adopt(merge(prepared.calibration, seen), keep_logits=True)
 
 
@@ -205,6 +205,11 @@ def _sequences(run: Run) -> list[torch.Tensor]:
     return list(rows.to(run.accelerator.device).split(max(1, run.recipe.micro_tokens // run.recipe.context)))
 
 
+def _widths(recipe: Recipe) -> dict[str, Any]:
+    """How wide the domains of every calibration of a run are."""
+    return {"margin": recipe.margin, "loose_first": recipe.loose_first}
+
+
 def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -> Calibration:
     r = run.recipe
     return calibrate(
@@ -214,7 +219,7 @@ def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -
         r.rule,
         r.solver,
         reporter=run.reporter,
-        margin=r.margin,
+        **_widths(r),
         delta_2=delta_2,
         argmax=argmax,
     )
@@ -226,7 +231,7 @@ def _finish(run: Run, argmax: bool) -> Calibration:
     if recipe.counts == "calibrated" or prepared.calibration is None:
         calibration = _calibrated(run, argmax=argmax)
     else:
-        seen = refit(prepared, _sequences(run), reporter=run.reporter, margin=recipe.margin, argmax=argmax)
+        seen = refit(prepared, _sequences(run), argmax=argmax, **_widths(recipe), reporter=run.reporter)
         calibration = merge(prepared.calibration, seen)
     calibration = replace(calibration, fingerprint=prepared.fingerprint())
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
