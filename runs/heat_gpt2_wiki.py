@@ -45,17 +45,21 @@ def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> dict[str, f
     return {"perplexity": math.exp(loss[fine].mean()), "diverged": int((~fine).sum()), "windows": len(loss)}
 
 
-def wiki(base: Recipe, lr: float, push: float, margin: float, slack: float, lowest: float | None = None) -> Recipe:
-    """The paper's recipe, its learning rates lowered together (too high for this model even with exact nonlinearities),
-    domains a little wider and held from further inside, each site's distribution beginning at its own calibrated count,
-    halting logits at 3e-3 instead of 2e-3."""
+def wiki(base: Recipe, args: argparse.Namespace) -> Recipe:
+    """A recipe with its learning rates lowered together (the paper's are too high for this model even with exact
+    nonlinearities), each site's distribution beginning at its own calibrated count, halting logits at 3e-3 instead of
+    2e-3, and the options given."""
+    lr, lowest = args.lr, args.lowest_lr
     lowest = base.heat.final_lr * lr / base.heat.lr if lowest is None else lowest
     heat = replace(base.heat, lr=lr, final_lr=lowest, logit_lr=3e-3)
     last = replace(base.cooldown, lr=lowest, final_lr=lowest)
-    return replace(
-        base, heat=heat, cooldown=last, push=push, margin=margin, slack=slack, support="site", checkpoint_every=10**6,
-        validate_batches=1,
+    given = {k: v for k in ("push", "margin", "slack", "loose_first") if (v := getattr(args, k)) is not None}
+    if torch.cuda.is_available():
+        given["micro_tokens"] = 32 * base.context
+    made = replace(
+        base, heat=heat, cooldown=last, support="site", checkpoint_every=10**6, validate_batches=1, **given
     )  # fmt: skip
+    return made if args.share == 1.0 else made.scaled(args.share)
 
 
 def report(name: str, facts: dict, out: Path) -> None:
@@ -76,21 +80,17 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--lr", type=float, default=5e-5, help="the weights' learning rate in phase two")
     parser.add_argument("--lowest-lr", type=float, help="and at its end (default: lowered with --lr; paper: 3e-5)")
-    parser.add_argument("--push", type=float, default=1.0, help="weight of the guards' push-back")
-    parser.add_argument("--margin", type=float, default=1.3, help="how much wider than seen domains are")
-    parser.add_argument("--slack", type=float, default=2.0, help="how far inside a softmax row's sum is held")
-    parser.add_argument("--loose-first", action="store_true", help="a relaxed first reciprocal may err by any amount")
+    parser.add_argument("--push", type=float, help="weight of the guards' push-back (default: the recipe's)")
+    parser.add_argument("--margin", type=float, help="how much wider than seen domains are (default: the recipe's)")
+    parser.add_argument("--slack", type=float, help="how far inside a row's sum is held (default: the recipe's)")
+    parser.add_argument("--loose-first", action="store_true", default=None, help="a relaxed r1 may err by any amount")
     parser.add_argument("--windows", type=int, default=10**6, help="at most so many held-out windows are measured")
     parser.add_argument("--seconds", type=float, default=560.0)
     args = parser.parse_args()
     began = time.time()
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    base = wiki(recipe(args.recipe), args.lr, args.push, args.margin, args.slack, args.lowest_lr)
-    if device == "cuda":
-        base = replace(base, micro_tokens=32 * base.context)
-    if args.share != 1.0:
-        base = base.scaled(args.share)
+    base = wiki(recipe(args.recipe), args)
     args.out.mkdir(parents=True, exist_ok=True)
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).to(device).eval()
     windows = cut(np.load(args.train), base.context)
@@ -100,8 +100,8 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": torch.__version__,
         "lr": args.lr,
-        "margin": args.margin,
-        "slack": args.slack,
+        "margin": base.margin,
+        "slack": base.slack,
     }
 
     for job in args.jobs.split(","):
@@ -130,8 +130,7 @@ def main() -> None:
                         facts[f"{solver} {rule} {tolerance:g}"] = row
         else:
             which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
-            least = 2 if solver == "relaxed" else 1  # as in the default model's recipe
-            chosen = replace(preset(which, base), solver=solver, least_init=least, loose_first=args.loose_first)
+            chosen = preset(which, wiki(recipe(args.recipe, solver), args))
             trained = train(
                 prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False
             )

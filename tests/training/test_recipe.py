@@ -72,6 +72,8 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"fixed_share": 0.0}, "fixed_share in"),
         ({"fixed_total": -1}, "fixed_total of at least 0"),
         ({"tolerance": 2.0}, "tolerance lies in"),
+        ({"margin": 1.0}, "margin lies in"),
+        ({"slack": 0.5}, "slack lies in"),
         ({"solver": "quick"}, "plain, relaxed"),
         ({"counts": "guessed"}, "learned, calibrated, fixed"),
         ({"precision": "int8"}, "bf16, float32"),
@@ -117,6 +119,11 @@ def test_prior_and_ramp() -> None:
     assert r.lambda_iter(0) == pytest.approx(0.6 / 500)
     assert r.lambda_iter(249) == pytest.approx(0.3)
     assert r.lambda_iter(499) == r.lambda_iter(3000) == pytest.approx(0.6)
+
+
+def test_the_recipe_for_gpt2_small_is_the_papers_with_wider_domains() -> None:
+    for solver, more in (("plain", {}), ("relaxed", {"solver": "relaxed", "least_init": 2})):
+        assert _changes(Recipe(), recipe("gpt2-small", solver)) == {"margin": 1.3, "slack": 2.0, **more}
 
 
 def test_presets_change_one_thing() -> None:
