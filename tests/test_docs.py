@@ -139,6 +139,11 @@ PLANNED = r"is planned with \d+ bootstraps \(\d+ at the calibrated counts\) on \
 """The sentence about GPT-2 small, which tests/test_docs_commands.py plans anew."""
 TRAINED = r"HEAT runs ([\d.]+ times fewer iterations than its parent calibrated at 1e-4), at a perplexity ([\d.]+ %)"
 """The sentence about HEAT's runs."""
+SMALL = (
+    r"all three phases take (\d+) s: (\d+) iterations calibrated, (\d+) with HEAT, held-out perplexity ([\d.]+) where "
+    r"the control has ([\d.]+) and the parent ([\d.]+)\. The paper, on GPT-2 itself: (\d+) and (\d+), in (\d+) hours"
+)
+"""The sentence about HEAT on a GPT-2-small-shaped model."""
 
 
 def results_rows() -> list[str]:
@@ -153,7 +158,7 @@ def prose(text: str) -> str:
     text = re.sub(r"`[^`\n]+`", "", re.sub(r"```.*?```", "", text, flags=re.S))
     text = re.sub(r"\n\| system \| what is run .*?\n\n", "\n\n", text, flags=re.S)
     text = re.sub(r"\n\| operation \| ours .*?\n\n", "\n\n", text, flags=re.S)
-    text = re.sub(rf"{PLANNED}|{TRAINED}", "", " ".join(text.split()))
+    text = re.sub(rf"{PLANNED}|{TRAINED}|{SMALL}", "", " ".join(text.split()))
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 
@@ -171,6 +176,25 @@ def test_what_readme_says_of_training_is_in_results() -> None:
     assert words is not None
     assert words.group(1) in results
     assert re.search(rf"\| \*\*HEAT\*\* \|.*?\| \+{re.escape(words.group(2))}", results)
+
+
+def test_what_readme_says_of_gpt2_small_is_in_results() -> None:
+    section = (ROOT / "docs" / "results.md").read_text().partition("## HEAT on a GPT-2-small-shaped model")[2]
+    words = re.search(SMALL, " ".join((ROOT / "README.md").read_text().split()))
+    assert words is not None
+    seconds, calibrated, learned, own, control, parent, papers, papers_learned, hours = words.groups()
+    assert f"all three phases of plain HEAT in **{seconds} s**" in " ".join(section.split())
+    assert f"the paper: {hours} hours on an A100" in " ".join(section.split())
+    ends = {row.split(" | ")[0]: row for row in section.splitlines() if row.startswith("| ")}
+    for name, figures in (
+        ("| parent, exact (as its card says)", f"| {parent} |"),
+        ("| calibrated 1e-4, plain", f"| {calibrated} |"),
+        ("| control, calibrated 1e-4, plain", f"| {control} |"),
+        ("| **HEAT, plain**", f"| **{learned}** | **{own}** |"),
+        ("| *the paper: calibrated*", f"| *{papers}* |"),
+        ("| *the paper: HEAT*", f"| *{papers_learned}* |"),
+    ):
+        assert figures in ends[name]
 
 
 def test_every_number_in_readme_is_derived() -> None:
