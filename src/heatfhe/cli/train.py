@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="heat", help="heat, squeezed, depth-only, fixed-counts, control or noisy")
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
-    parser.add_argument("--margin", type=float, help="how much wider than seen domains are (the recipe's: 1.2)")
+    parser.add_argument("--margin", type=float, help="how much wider than seen domains are (default: the recipe's)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
     parser.add_argument("--shard", action="store_true", help="under torchrun: split the weights over processes (FSDP)")

@@ -105,7 +105,7 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
         position.update += 1
         position.step += 1
         _report(run, name, phase, mean, finite, time.monotonic() - began)
-        bad = bad + 1 if not finite or mean["task"] > _useless(prepared) else 0
+        bad = bad + 1 if not finite or mean["task"] > useless(prepared) else 0
         if bad >= PATIENCE_FOR_COLLAPSE:
             raise TrainingError(_collapse(run, name, bad))
         ended = position.update == phase.updates
@@ -122,7 +122,7 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
     run.reporter.done(name)
 
 
-def _useless(prepared: Prepared) -> float:
+def useless(prepared: Prepared) -> float:
     """A loss per token that no working model has: twice that of guessing every token alike."""
     return 2.0 * math.log(prepared.architecture.vocabulary)
 
@@ -131,7 +131,7 @@ def _collapse(run: Run, name: str, bad: int) -> str:
     rows = run.windows.batch(run.recipe.seed, max(0, run.position.rows - 1), 1).to(run.accelerator.device)
     return (
         f"{name}: the run has collapsed: {bad} updates in a row had no finite gradient, or a loss over "
-        f"{_useless(run.prepared):.3g}. First to leave its domain: {first_to_leave(run.prepared, rows[:, :-1])}. "
+        f"{useless(run.prepared):.3g}. First to leave its domain: {first_to_leave(run.prepared, rows[:, :-1])}. "
         "Lower lambda_iter or the learning rate, or raise lambda_range"
     )
 

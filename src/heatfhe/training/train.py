@@ -27,7 +27,7 @@ from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import first_to_leave
 from heatfhe.training.journal import Journal
-from heatfhe.training.loop import Run, run_phase
+from heatfhe.training.loop import Run, run_phase, useless
 from heatfhe.training.losses import task_loss
 from heatfhe.training.recipe import Recipe
 
@@ -252,7 +252,7 @@ def _deployed(run: Run) -> tuple[float, int, str]:
         logits = prepared.logits(part[:, :-1])
         losses += [task_loss(own[None], row[None, 1:]) for own, row in zip(logits, part, strict=True)]
     loss = torch.stack(losses).double()
-    bad = torch.nonzero(~torch.isfinite(loss)).flatten().tolist()
+    bad = torch.nonzero(~(loss <= useless(prepared))).flatten().tolist()
     left = first_to_leave(prepared, rows[bad[0], :-1][None]) if bad else ""
     return math.inf if bad else float(loss.mean()), len(bad), left
 
