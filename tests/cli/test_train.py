@@ -199,6 +199,24 @@ def test_processes_change_nothing(model: Path, tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_a_comparison_that_was_ended(model: Path, tmp_path: Path, how: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    seeds = ",".join(map(str, range(200)))
+    command = [sys.executable, "-m", "heatfhe.cli", "compare", str(model), "--text", str(model / "text.txt")]
+    command += ["--recipe", "tiny", "--presets", "heat", "--seeds", seeds, "--processes", "2", "-o", str(tmp_path)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
+    while process.poll() is None and not list(tmp_path.glob("*/checkpoint")):
+        time.sleep(0.05)
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)  # as a terminal does
+    else:
+        process.send_signal(how)
+    process.communicate(timeout=20)  # its output ends when the last process that writes to it is gone
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_process_killed_for_real_goes_on(model: Path, tmp_path: Path, how: signal.Signals, capsys: Any) -> None:
     assert main(train(model, tmp_path / "straight")) == 0
     wanted = answer(capsys)["digest"]

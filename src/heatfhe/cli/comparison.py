@@ -6,6 +6,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -23,6 +25,8 @@ from heatfhe.planning.params import preset as parameter_set
 from heatfhe.progress import SILENT, Reporter
 
 if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
     from heatfhe.training import Recipe
 
 KIND = "heatfhe-compared"
@@ -81,6 +85,18 @@ def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequ
     return [Job(name=f"calibrated {t:.0e} {s}", solver=s, tolerance=t) for s, t in kinds] + jobs
 
 
+def _end_with(parent: int, stop: Event) -> None:
+    """In a worker: end at once when told to, or when the command is gone. Rows go on from their checkpoints."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which tells us
+
+    def watch() -> None:
+        while not stop.wait(0.5) and os.getppid() == parent:
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What the rows share: the parent, its text, where results are kept, and how circuits are measured.
@@ -114,13 +130,21 @@ class Comparison:
             os.environ[name] = "1"
         waiting = [job for job in jobs if job.after is not None]
         first = sorted((job for job in jobs if job.after is None), key=lambda job: -job.cost)
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        context = get_context("spawn")
+        stop = context.Event()
+        pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(os.getpid(), stop))
+        try:
             running: dict[Future[list[Row]], Job] = {pool.submit(self.do, job): job for job in first}
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
                     yield job, future.result()
                     running |= {pool.submit(self.do, other): other for other in waiting if other.after == job.name}
+        except BaseException:  # Ctrl-C, or a row that failed: nothing goes on behind the back of who asked for it
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+        pool.shutdown()
 
     def do(self, job: Job, reporter: Reporter = SILENT) -> list[Row]:
         """A job's rows, one per parameter set: read where they are kept, else made now."""
