@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,33 @@ def test_generate_local_runs_both_roles_in_two_processes(source: ModelSource, tm
     assert answer["tokens"] == served_circuit().generate([1, 2, 3], 4).tokens
     assert "nothing is encrypted" in done.stderr
     assert (folder / "local-server" / "clients.json").exists()
+
+
+def test_a_local_server_does_not_outlive_who_started_it(source: ModelSource, tmp_path: Path) -> None:
+    arguments = ["--circuit", str(source.circuit), "--params", "insecure-native-11", "--simulate", "--insecure"]
+    code = (
+        "import sys, time; from heatfhe.client.local import local_server\n"
+        "with local_server(sys.argv[1:]) as server: print(server.pid, flush=True); time.sleep(120)"
+    )
+    command = [sys.executable, "-c", code, *arguments, "--folder", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert _runs(pid)
+        process.kill()
+    end = time.monotonic() + 20
+    while _runs(pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and is not merely waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_keygen_generate_sessions_against_a_server(server: ServerProcess, home: Path) -> None:

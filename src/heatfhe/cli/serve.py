@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--add-client", metavar="NAME", help="register a client, print its token, and end")
     parser.add_argument("--remove-client", metavar="NAME", help="end a client's token, and end")
     parser.add_argument("--with-client", metavar="NAME", help="register a client, print its token, and serve")
+    parser.add_argument("--ends-with", type=int, metavar="PID", help="end when the process that started this one ends")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -198,10 +199,18 @@ def _serve(args: argparse.Namespace, settings: Settings, token: str | None, cons
     url = f"{'https' if tls else 'http'}://{args.host}:{listener.getsockname()[1]}"
     facts = {"url": url, "models": [m.name for m in settings.models], **({"token": token} if token else {})}
     threading.Thread(target=_announce, args=(server, facts, console), daemon=True).start()
+    if args.ends_with is not None:
+        threading.Thread(target=_end_with, args=(server, args.ends_with), daemon=True).start()
     server.run(sockets=[listener])
     if not server.started:
         raise ConfigError("the server did not start; its log says why")
     return 0
+
+
+def _end_with(server: Any, parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    server.should_exit = True
 
 
 def _announce(server: Any, facts: dict[str, Any], console: Console) -> None:

@@ -31,11 +31,24 @@ class LocalServer:
 
 @contextmanager
 def local_server(arguments: Sequence[str], *, seconds: float = 900.0, client: str = "local") -> Iterator[LocalServer]:
-    """Start ``heat serve`` with these arguments on a free loopback port and yield it once it answers."""
+    """Start ``heat serve`` with these arguments on a free loopback port and yield it once it answers.
+
+    It ends with this block, and with this process however that ends.
+    """
     source = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH", "")])])
     command = [sys.executable, "-m", "heatfhe.cli", "serve", *arguments]
-    command += ["--host", "127.0.0.1", "--port", "0", "--with-client", client, "--json"]
+    command += [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--with-client",
+        client,
+        "--json",
+        "--ends-with",
+        str(os.getpid()),
+    ]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
     )
