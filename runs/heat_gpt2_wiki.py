@@ -27,20 +27,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.sites import Prepared, prepare
-from heatfhe.training import Recipe, cut, preset, recipe, task_loss, train
+from heatfhe.training import Recipe, cut, preset, recipe, train, window_losses
 
 NEEDS = {"heat": 200, "control": 100}  # seconds a job takes on an H200: it is not begun with less left
 
 
-@torch.no_grad()
 def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> dict[str, float]:
     """Held-out perplexity of the deployed (or exact) model in float32, of the windows that do not diverge, and how
     many do: those worse than guessing every token alike."""
-    losses = []
-    for part in rows.split(4):
-        logits = prepared.logits(part[:, :-1], mode=mode)
-        losses += [task_loss(own[None], row[None, 1:]) for own, row in zip(logits, part, strict=True)]
-    loss = torch.stack(losses).double().nan_to_num(nan=math.inf)
+    loss = window_losses(prepared, rows, 4, mode).nan_to_num(nan=math.inf)
     fine = loss < math.log(prepared.architecture.vocabulary)
     return {"perplexity": math.exp(loss[fine].mean()), "diverged": int((~fine).sum()), "windows": len(loss)}
 

@@ -89,7 +89,7 @@ def test_held_out_windows_that_diverge_are_said_with_the_site_and_a_way_out(
     said = capsys.readouterr()
     assert json.loads(said.out)["diverged"] == 2
     words = " ".join(said.err.split())
-    assert "2 held-out windows leave a domain and diverge; the first at h.0.attn/init: input 9 lies outside" in words
+    assert "2 held-out windows diverge once the guards are gone. In the first, h.0.attn/init: input 9 lies" in words
     assert "--margin 1.5, into another folder" in words
 
 

@@ -117,3 +117,9 @@ def test_a_token_far_from_all_others_is_refused_in_words(size: float) -> None:
     rows[:, 7] = size * rows[:, 7] ** 3
     with pytest.raises(SiteError, match=r"argmax: no schedule .* lies (6\.9|7) .* of its 50: look for a token"):
         fit_argmax(rows)
+    long = np.concatenate([rows, np.random.default_rng(1).normal(size=(64, 3000))], axis=1)
+    long[:, 7] *= 100.0
+    short, held = shorten(long)
+    assert short.shape[1] < 3050
+    with pytest.raises(SiteError, match="from the mean of its 3050"):
+        fit_argmax(short, weights=held)

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(f"held-out loss {trained.validation:.4f}, deployed {trained.deployed:.4f}, {done}")
     if trained.diverged:
         console.warn(
-            f"deployed, {trained.diverged} held-out windows leave a domain and diverge; the first at {trained.left}. "
+            f"{trained.diverged} held-out windows diverge once the guards are gone. In the first, {trained.left}. "
             f"Train again with --margin {chosen.margin + 0.1:.2g}, into another folder"
         )
     console.print(f"circuit: {place}    next: heat plan {place} --params insecure-native-12")

@@ -38,17 +38,8 @@ def local_server(arguments: Sequence[str], *, seconds: float = 900.0, client: st
     source = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH", "")])])
     command = [sys.executable, "-m", "heatfhe.cli", "serve", *arguments]
-    command += [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--with-client",
-        client,
-        "--json",
-        "--ends-with",
-        str(os.getpid()),
-    ]
+    command += ["--host", "127.0.0.1", "--port", "0", "--with-client", client, "--json"]
+    command += ["--ends-with", str(os.getpid())]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
     )

@@ -50,11 +50,13 @@ def fit_argmax(
     best: tuple[float, ArgmaxCalibration] | None = None
     for powers in ORDERS:
         try:
-            schedule = fit_schedule(logits, weights=weights, powers=powers, margin=margin, solver=solver)
-        except (ConfigError, OverflowError) as err:
+            with np.errstate(divide="raise", invalid="raise"):
+                schedule = fit_schedule(logits, weights=weights, powers=powers, margin=margin, solver=solver)
+        except (ConfigError, ArithmeticError) as err:
             if str(err).startswith("argmax:"):
                 raise
-            raise SiteError("argmax", f"no schedule sharpens these logits ({err}); {_furthest(logits)}") from err
+            words = f"no schedule sharpens these logits ({err}); {_furthest(logits, weights)}"
+            raise SiteError("argmax", words) from err
         kept, ties = _judged(np.asarray(logits, dtype=np.float64), weights, schedule)
         smallest = min(r.leader for r in schedule.rounds)
         made = ArgmaxCalibration(schedule=schedule, temperature=temperature, near_ties=ties, smallest_leader=smallest)
@@ -66,12 +68,15 @@ def fit_argmax(
     return best[1]
 
 
-def _furthest(logits: Any) -> str:
+def _furthest(logits: Any, weights: Rows | None) -> str:
     """How far from its row's mean the furthest entry lies, and what to do about it."""
     rows = np.asarray(logits, dtype=np.float64)
-    apart = np.abs(rows - rows.mean(axis=1, keepdims=True)) / rows.std(axis=1, keepdims=True)
+    held = np.ones(rows.shape[1]) if weights is None else weights
+    size = held.sum()
+    apart = rows - (rows @ held / size)[:, None]
+    furthest = np.abs(apart).max(axis=1) / np.sqrt(apart**2 @ held / size)
     return (
-        f"an entry lies {apart.max():.2g} standard deviations from the mean of its {rows.shape[1]}: look for a token "
+        f"an entry lies {furthest.max():.2g} standard deviations from the mean of its {size:.0f}: look for a token "
         "with an outsized embedding"
     )
 

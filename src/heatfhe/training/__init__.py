@@ -5,7 +5,7 @@ from heatfhe.training.data import Windows, cut, load_windows, pack, read_documen
 from heatfhe.training.diagnose import first_to_leave, noise_tap
 from heatfhe.training.journal import read_log
 from heatfhe.training.loop import Stopped
-from heatfhe.training.losses import Terms, distillation_loss, task_loss
+from heatfhe.training.losses import Terms, distillation_loss, task_loss, window_losses
 from heatfhe.training.recipe import Phase, Recipe
 from heatfhe.training.recipes import PRESETS, RECIPES, preset, recipe
 from heatfhe.training.train import Trained, train
@@ -31,4 +31,5 @@ __all__ = [
     "recipe",
     "task_loss",
     "train",
+    "window_losses",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heatfhe.halting import BackOff, gpu_kernels
-from heatfhe.sites import Prepared
+from heatfhe.sites import Mode, Prepared
 from heatfhe.training.recipe import Phase, Recipe
 
 
@@ -33,6 +33,16 @@ def task_loss(logits: Tensor, targets: Tensor) -> Tensor:
         fused: Tensor = _FUSED.cross_entropy(logits, targets, logits.shape[-1])
         return fused
     return functional.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+
+
+@torch.no_grad()
+def window_losses(prepared: Prepared, rows: Tensor, size: int, mode: Mode = "deployed") -> Tensor:
+    """The task loss of each window (N, context + 1), ``size`` at a time: (N,) in float64."""
+    found: list[Tensor] = []
+    for part in rows.split(size):
+        logits = prepared.logits(part[:, :-1], mode=mode)
+        found += [task_loss(own[None], row[None, 1:]) for own, row in zip(logits, part, strict=True)]
+    return torch.stack(found).double()
 
 
 def distillation_loss(logits: Tensor, teacher: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import first_to_leave
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase, useless
-from heatfhe.training.losses import task_loss
+from heatfhe.training.losses import window_losses
 from heatfhe.training.recipe import Recipe
 
 ORDER = ("squeeze", "heat", "cooldown", "done")
@@ -247,11 +247,7 @@ def _deployed(run: Run) -> tuple[float, int, str]:
     recipe, prepared = run.recipe, run.prepared
     size = max(1, recipe.micro_tokens // recipe.context)
     rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
-    losses: list[Tensor] = []
-    for part in rows.split(max(1, size // 8)):  # whole score matrices are held here
-        logits = prepared.logits(part[:, :-1])
-        losses += [task_loss(own[None], row[None, 1:]) for own, row in zip(logits, part, strict=True)]
-    loss = torch.stack(losses).double()
+    loss = window_losses(prepared, rows, max(1, size // 8))  # whole score matrices are held there
     bad = torch.nonzero(~(loss <= useless(prepared))).flatten().tolist()
     left = first_to_leave(prepared, rows[bad[0], :-1][None]) if bad else ""
     return math.inf if bad else float(loss.mean()), len(bad), left
