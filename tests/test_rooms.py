@@ -20,14 +20,13 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("ranges", "circuit", "ckks"), 2),
     **dict.fromkeys(("training", "lowering", "planning"), 3),
     **dict.fromkeys(("engine", "wire"), 4),
-    **dict.fromkeys(("report", "evaluation", "search", "client", "server"), 5),
+    **dict.fromkeys(("report", "evaluation", "client", "server"), 5),
     "cli": 6,
 }
 BESIDE = {
     ("approx", "errors"),
     ("assets", "errors"),
     ("evaluation", "client"),
-    ("evaluation", "search"),
     ("files", "errors"),
     ("models", "halting"),
     ("records", "approx"),
@@ -35,8 +34,6 @@ BESIDE = {
     ("records", "files"),
     ("report", "client"),
     ("report", "evaluation"),
-    ("search", "client"),
-    ("search", "evaluation"),
     ("sites", "halting"),
     ("sites", "models"),
     ("training", "lowering"),
@@ -230,6 +227,25 @@ def test_a_server_process_holds_no_client_code() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_error_is_raised_somewhere() -> None:
+    """An error nobody raises promises a check that does not exist."""
+    tree = ast.parse((SOURCE / "errors.py").read_text())
+    classes = {node.name: [ast.unparse(b) for b in node.bases] for node in tree.body if isinstance(node, ast.ClassDef)}
+    parents = {base for bases in classes.values() for base in bases}
+    raised = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                raised.add(node.func.id)
+    assert not set(classes) - parents - raised
+
+
+def test_every_room_exists() -> None:
+    rooms = {room(path) for path in FILES} - {"__init__"}
+    assert set(FLOORS) == rooms
+    assert {name for pair in BESIDE for name in pair} <= rooms
 
 
 def test_files_stay_readable() -> None:

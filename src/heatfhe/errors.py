@@ -5,7 +5,6 @@
     ├─ ConfigError             a value that can never work
     │  └─ MissingExtraError    an optional package is absent; names the extra
     ├─ SiteError               carries .site
-    │  └─ DomainError          value, lo, hi
     ├─ ObliviousError          a solver branched on data
     ├─ FileFormatError         a file is truncated, altered, of another kind or of an unknown version
     ├─ DataError               text or tokens that cannot be used for the work asked
@@ -46,14 +45,6 @@ class SiteError(HeatError):
     def __init__(self, site: str, message: str) -> None:
         self.site = site
         super().__init__(f"{site}: {message}")
-
-
-class DomainError(SiteError):
-    """A value, or a range, lies outside the domain where a site's bound holds. For training and clear runs only."""
-
-    def __init__(self, site: str, value: float, lo: float, hi: float, *, fix: str) -> None:
-        self.value, self.lo, self.hi = value, lo, hi
-        super().__init__(site, f"input {value:g} lies outside its domain [{lo:g}, {hi:g}]; {fix}")
 
 
 class ObliviousError(HeatError):
