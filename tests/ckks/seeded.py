@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.bootstrapping import BootstrapSpec, make_bootstrapper
+from heatfhe.ckks.bootstrapping import Bootstrapper, BootstrapSpec
 from heatfhe.ckks.chain import Chain, ChainSpec, make_chain
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Words, load_kernels
@@ -30,7 +30,6 @@ from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.ckks.secret import KeyMaker, make_secret
 
 HASH = hashlib.sha256(b"tests").digest()
-BOOTSTRAP = BootstrapSpec(stc_levels=2, ratio_bits=11.0)
 
 
 class SeededSource:
@@ -48,7 +47,7 @@ class SeededSource:
 def small_chain(ring_dimension: int, levels: int = 5, *, end: int = 0) -> Chain:
     """The unit-test chain: 5 normal levels of 35 bits, with everything a bootstrap needs above.
 
-    ``end`` is log2 of the scale EvalMod ends at, for SlotsToCoeffs first.
+    ``end`` is log2 of the scale EvalMod ends at, which bootstrapping asks for.
     """
     return make_chain(
         ChainSpec(
@@ -70,11 +69,11 @@ def random_words(chain_moduli: tuple[int, ...], rows: Iterable[int], lead: tuple
 
 
 class Scheme:
-    """Secret key, evaluation keys, evaluator and bootstrapper in one place: what no server has."""
+    """Secret key, evaluation keys, evaluator and, given a recipe, a bootstrapper: what no server has in one place."""
 
     def __init__(
         self, chain: Chain, *, device: str = "cpu", seed: int = 1, rotations: Iterable[int] = (1, 5),
-        periods: Iterable[int] = (), threads: int = 1, spec: BootstrapSpec = BOOTSTRAP,
+        periods: Iterable[int] = (), threads: int = 1, spec: BootstrapSpec | None = None,
     ) -> None:  # fmt: skip
         n = chain.ring_dimension
         source = SeededSource(seed)
@@ -87,6 +86,7 @@ class Scheme:
         caps[conjugation_element(n)] = chain.normal_levels + chain.eval_levels
         ids = [KeyId(kind=RELINEARISE, cap=chain.top)]
         for period in periods:
+            assert spec is not None
             for rotation, level in spec.rotations(chain, period).items():
                 element = galois_element(rotation, n)
                 caps[element] = max(level, caps.get(element, 0))
@@ -95,9 +95,10 @@ class Scheme:
         ids += [KeyId(kind=GALOIS, element=e, cap=c) for e, c in sorted(caps.items())]
         for key in ids:
             self.table.add(self.maker.switch_key(key))
-        self.floor = spec.floor
-        self.evaluator = Evaluator(self.ring, self.table, floor=spec.floor)
-        self.bootstrapper = make_bootstrapper(self.evaluator, spec)
+        self.floor = 0 if spec is None else spec.floor
+        self.evaluator = Evaluator(self.ring, self.table, floor=self.floor)
+        if spec is not None:
+            self.bootstrapper = Bootstrapper(self.evaluator, spec)
 
     def encrypt(self, values: NDArray[Any], level: int) -> Ciphertext:
         fresh = self.maker.encrypt(values, level)

@@ -25,7 +25,6 @@ from typing import Any
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL
-from heatfhe.ckks.bootstrapping.spec import RATIO_SLOPE
 from heatfhe.ckks.chain import Chain, ChainSpec, check_security, make_chain
 from heatfhe.ckks.keys import sparse_modulus_bits
 from heatfhe.ckks.params import Params
@@ -46,7 +45,7 @@ class NativeSet:
 
     @property
     def floor(self) -> int:
-        """The chain's level that Params calls 0: SlotsToCoeffs, where it comes first, keeps those below."""
+        """The chain's level that Params calls 0: SlotsToCoeffs keeps those below."""
         return self.bootstrap.floor
 
     @property
@@ -58,7 +57,7 @@ class NativeSet:
     def hash(self) -> bytes:
         """SHA-256 of the canonical text of everything both sides must agree on, every prime included."""
         c, b = self.chain, self.bootstrap
-        text = {
+        text = {  # stc_first and ratio_slope chose between two orders; every key made so far is of the first
             "format": FORMAT,
             "params": self.params.digest,
             "ring_dimension": c.ring_dimension,
@@ -67,9 +66,9 @@ class NativeSet:
             "special": len(c.special),
             "normal_levels": c.normal_levels,
             "stc_levels": b.stc_levels,
-            "stc_first": b.stc_first,
+            "stc_first": True,
             "ratio_bits": float(b.ratio_bits).hex(),
-            "ratio_slope": float(RATIO_SLOPE).hex(),
+            "ratio_slope": (0.28).hex(),
             "interval": INTERVAL,
             "double_angles": DOUBLE_ANGLES,
             "cosine": [float(x).hex() for x in COSINE],
@@ -88,7 +87,7 @@ _CHAIN_WORDS = (
     "raise_bits",
     "spare_pairs",
 )
-_BOOTSTRAP_WORDS = ("stc_levels", "ratio_bits", "stc_first")
+_BOOTSTRAP_WORDS = ("stc_levels", "ratio_bits")
 
 
 def make_params(
@@ -104,7 +103,7 @@ def make_params(
     words: dict[str, Any] = {w: getattr(spec, w) for w in _CHAIN_WORDS if w not in ("raise_levels", "raise_bits")}
     words["raise_levels"] = len(spec.raise_bits)
     words["raise_bits"] = spec.raise_bits[0] if spec.raise_bits else 0
-    words.update({w: getattr(bootstrap, w) for w in _BOOTSTRAP_WORDS})
+    words.update({w: getattr(bootstrap, w) for w in _BOOTSTRAP_WORDS}, stc_first=True)
     return Params(
         name=name, engine=ENGINE, ring_dimension=spec.ring_dimension, levels=bootstrap.levels(chain),
         scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise,
@@ -177,7 +176,7 @@ def draft_native(
     return make_params(
         name,
         spec,
-        BootstrapSpec(stc_levels=stc_levels, ratio_bits=float(ratio), stc_first=True),
+        BootstrapSpec(stc_levels=stc_levels, ratio_bits=float(ratio)),
         noise=2.0**-precision,
         promised_bits=precision - 3,
         window=1.0,
@@ -187,7 +186,7 @@ def draft_native(
 def _toy(
     name: str, ring_dimension: int, levels: int, special: int, noise: float, *, scale: int = 35, bits: float = 18.0
 ) -> Params:
-    """The model set: two levels each for CoeffsToSlots and SlotsToCoeffs, which comes first.
+    """The model set: two levels each for CoeffsToSlots and SlotsToCoeffs.
 
     The message ratio is where the sine's error at the bound falls below EvalMod's noise; EvalMod's last rescale, of
     2 eval_bits - scale - ratio bits, must fit two words.
@@ -197,7 +196,7 @@ def _toy(
         ring_dimension=ring_dimension, scale_bits=scale, levels=levels + 2, special=special, eval_levels=8,
         eval_bits=eval_bits, eval_gain=2, eval_end=scale + ratio, raise_bits=(58,), spare_pairs=1,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=2, ratio_bits=float(ratio), stc_first=True)
+    bootstrap = BootstrapSpec(stc_levels=2, ratio_bits=float(ratio))
     return make_params(name, spec, bootstrap, noise=noise, promised_bits=bits, window=16.0)
 
 
@@ -206,7 +205,7 @@ def _r40() -> Params:
         ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=58, eval_gain=1,
         eval_end=54, raise_bits=(58, 58), spare_pairs=2, special_bits=30.9,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=14.0, stc_first=True)
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=14.0)
     return make_params("native-16-r40", spec, bootstrap, noise=2e-7, promised_bits=17.0, window=16.0)
 
 
@@ -215,7 +214,7 @@ def _r35() -> Params:
         ring_dimension=1 << 16, scale_bits=35, levels=19, special=12, eval_levels=8, eval_bits=54, eval_gain=3,
         eval_end=47, raise_bits=(58, 58), spare_pairs=2,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=12.0, stc_first=True)
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=12.0)
     return make_params("native-16-r35", spec, bootstrap, noise=1.5e-6, promised_bits=15.0, window=16.0)
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from heatfhe.ckks.archive import Archive
-from heatfhe.ckks.bootstrapping import check_period, make_bootstrapper
+from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Words, load_kernels
 from heatfhe.ckks.keys import KeyTable
@@ -62,7 +62,7 @@ class NativeEngine:
             table.add(self._archive.parse_key(keys.read(key.name), key))
         self._keys = table
         self._e = Evaluator(self._ring, table, floor=native.floor)
-        self._bootstrapper = make_bootstrapper(self._e, native.bootstrap)
+        self._bootstrapper = Bootstrapper(self._e, native.bootstrap)
         self._encodings = Encodings(cache_bytes)
 
     @property
@@ -76,7 +76,7 @@ class NativeEngine:
         return {"keys": self._keys.memory, "bootstrap": self._bootstrapper.memory, "encodings": self._encodings.used}
 
     def level(self, a: Ciphertext) -> int:
-        """Rescalings left; those of SlotsToCoeffs, where it comes first, are not counted."""
+        """Rescalings left; those of SlotsToCoeffs are not counted."""
         return a.level - self._floor
 
     # -- sums ---------------------------------------------------------------------------------------------------------

@@ -6,23 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from heatfhe.ckks.bootstrapping.matrices import Matrix, Steps, steps, transform
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.ring import Ciphertext, Ring
 
 
-def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float, *, beside: bool) -> list[Steps]:
-    """Matrices from slots to (I + m/R) / (2 * interval), real and imaginary halves side by side where asked.
+def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float) -> list[Steps]:
+    """Matrices from slots to (I + m/R) / (2 * interval).
 
     The factor holds the trace's slots / period, the 1/2 of adding the conjugate, and the interval of EvalMod.
     """
     factor = (period / slots / (2 * interval)) ** (1 / count)
     matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=True)]
-    if beside:
-        matrices[-1] = {k: np.concatenate([d, -1j * d]) for k, d in matrices[-1].items()}
     return [steps(m, period, slots) for m in matrices]
 
 
@@ -40,7 +36,7 @@ def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMa
 def coeffs_to_slots(
     evaluator: Evaluator, a: Ciphertext, maps: Sequence[EncodedMap], *, imaginary: bool
 ) -> list[Ciphertext]:
-    """The real coefficients (both halves side by side where the matrices say so), and the imaginary ones if asked."""
+    """The real coefficients, and the imaginary ones if asked."""
     for m in maps:
         a = apply_map(evaluator, a, m)
     scale = 2.0**evaluator.ring.chain.eval_bits

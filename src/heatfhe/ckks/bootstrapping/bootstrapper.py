@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other order: SlotsToCoeffs on the lowest levels, then ModRaise, CoeffsToSlots, and EvalMod gives the value."""
+"""The whole refresh: SlotsToCoeffs on the lowest levels, then ModRaise, CoeffsToSlots, and EvalMod gives the value."""
 
 from __future__ import annotations
 
-from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots
+from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots, encode_coeffs_to_slots
 from heatfhe.ckks.bootstrapping.eval_mod import eval_mod
-from heatfhe.ckks.bootstrapping.matrices_kept import KeptMatrices
 from heatfhe.ckks.bootstrapping.mod_raise import mod_raise, trace
 from heatfhe.ckks.bootstrapping.slots_to_coeffs import encode_slots_to_coeffs
 from heatfhe.ckks.bootstrapping.spec import BootstrapSpec, check_period, growth
@@ -15,19 +14,33 @@ from heatfhe.ckks.ring import Ciphertext
 from heatfhe.errors import OutOfLevelsError
 
 
-class StcFirst(KeptMatrices):
+class Bootstrapper:
     """Bootstraps ciphertexts of one evaluator; keeps the matrices of each period and magnitude it has met."""
 
     def __init__(self, evaluator: Evaluator, spec: BootstrapSpec) -> None:
-        super().__init__(evaluator, spec)
+        spec.check(evaluator.ring.chain)
+        self._e, self._spec = evaluator, spec
         self._ratio = spec.ratio(evaluator.ring.chain)
+        self._cts: dict[int, list[EncodedMap]] = {}
+        self._stc: dict[tuple[int, int], list[EncodedMap]] = {}
+
+    @property
+    def memory(self) -> int:
+        """Memory of the encoded matrices."""
+        return sum(m.memory for maps in (*self._cts.values(), *self._stc.values()) for m in maps)
+
+    def _coeffs_to_slots(self, period: int) -> list[EncodedMap]:
+        if period not in self._cts:
+            parts = self._spec.coeffs_to_slots(self._e.ring.chain, period)
+            self._cts[period] = encode_coeffs_to_slots(self._e.ring, parts)
+        return self._cts[period]
 
     def _slots_to_coeffs(self, period: int, grow: int) -> list[EncodedMap]:
         """From the canonical scale of the floor to scale q0 / R, the value divided by 2^grow on the way."""
         ring = self._e.ring
-        start = self._spec.stc_start(ring.chain, period)
+        start = self._spec.stc_start(period)
         if (period, grow) not in self._stc:
-            parts = self._spec.slots_to_coeffs(ring.chain, period, 1.0)
+            parts = self._spec.slots_to_coeffs(ring.chain, period)
             gain = ring.chain.base_modulus / self._ratio / 2.0**grow / ring.scales[start]
             self._stc[period, grow] = encode_slots_to_coeffs(ring, parts, start, gain)
         return self._stc[period, grow]
@@ -46,7 +59,7 @@ class StcFirst(KeptMatrices):
         grow = growth(bound)
         if a.level < self._spec.floor:
             raise OutOfLevelsError(f"bootstrap: needs {self._spec.floor} levels for SlotsToCoeffs, has {a.level}")
-        low = e.drop(a, self._spec.stc_start(chain, period))
+        low = e.drop(a, self._spec.stc_start(period))
         for m in self._slots_to_coeffs(period, grow):
             low = apply_map(e, low, m)
         raised = trace(e, mod_raise(e, low, period, self._spec.raised(chain, period)), period)
@@ -70,5 +83,7 @@ class StcFirst(KeptMatrices):
         self, a: Ciphertext, b: Ciphertext, *, period: int, bound: float = 1.0
     ) -> tuple[Ciphertext, Ciphertext]:
         """Two real values as a + i b: everything but EvalMod is shared."""
-        real, imaginary = self._refresh(self._joined(a, b), period, bound, imaginary=True)
+        e, level = self._e, min(a.level, b.level)
+        joined = e.add(e.drop(a, level), e.times_i(e.drop(b, level)))
+        real, imaginary = self._refresh(joined, period, bound, imaginary=True)
         return real, imaginary
