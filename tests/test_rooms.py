@@ -48,7 +48,7 @@ ONLY_IN = {
     "numba": ("ckks/kernels/cpu",),
     "cupy": ("ckks/kernels/cuda",),
     "openfhe": ("engine/openfhe", "client/keyring_openfhe"),
-    "scipy": ("planning/placement/oracle",),
+    "scipy": (),
 }
 
 # Imports that reach past another room's door, by the room that does so: numbers that may only fall, to none at all.
@@ -185,7 +185,7 @@ def test_torch_stays_on_its_side(path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", ONLY_IN)
-def test_a_kernel_library_is_imported_in_one_place(library: str) -> None:
+def test_a_kernel_library_is_imported_in_one_place_at_most(library: str) -> None:
     for path in FILES:
         where = str(path.relative_to(SOURCE))
         if any(module.split(".")[0] == library for module, _ in imports(path)):

@@ -97,7 +97,7 @@ def test_exact_equals_the_integer_programme_over_many_larger_graphs(graph: Graph
 def equals_the_oracle(graph: Graph, spare_last: bool, levels: int = 4) -> None:
     """Same price as the integer programme, or no placement in both."""
     pytest.importorskip("scipy", reason="the integer programme needs scipy")
-    from heatfhe.planning.placement.oracle import least_refresh_seconds
+    from tests.planning.oracle import least_refresh_seconds
 
     plain = Graph(nodes=tuple(_within(node) for node in graph.nodes), required=graph.required)
     found = placed(plain, params(levels), work=False, rules=Rules(pairing=False, spare_last=spare_last))

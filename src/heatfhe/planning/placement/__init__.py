@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where bootstraps go: the algorithms by name, and their comparison on one graph."""
+"""Where bootstraps go: the algorithms by name."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from heatfhe.ckks.params import Params
-from heatfhe.errors import ConfigError, PlanError
+from heatfhe.errors import ConfigError
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph
 from heatfhe.planning.placement.frontier import frontier
@@ -39,44 +37,12 @@ def place(
     return placement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One row of a comparison; ``note`` says why there is no placement."""
-
-    algorithm: str
-    pairing: bool
-    placement: Placement | None
-    elapsed: float
-    note: str = ""
-
-
-def compare(graph: Graph, params: Params, cost: CostTable, *, rules: Rules | None = None) -> list[Compared]:
-    """Every algorithm on one graph, worst baseline first, without and with pairing where it knows it."""
-    rules = rules or Rules()
-    runs = [("greedy", False), ("greedy", True), ("shortest-path", False), ("exact", False), ("exact", True)]
-    rows = []
-    for algorithm, pairing in runs:
-        if pairing and not rules.pairing:
-            continue
-        begun = time.perf_counter()
-        placement, note = None, ""
-        try:
-            placement = place(graph, params, cost, algorithm=algorithm, rules=replace(rules, pairing=pairing))
-        except PlanError as err:
-            note = str(err)
-        elapsed = time.perf_counter() - begun
-        rows.append(Compared(algorithm=algorithm, pairing=pairing, placement=placement, elapsed=elapsed, note=note))
-    return rows
-
-
 __all__ = [
     "ALGORITHMS",
-    "Compared",
     "Placement",
     "Refresh",
     "Rules",
     "check",
-    "compare",
     "frontier",
     "greedy",
     "place",
