@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from heatfhe.engine import ClearEngine, CountingEngine, Decode, Runner, run
+from heatfhe.engine import ClearEngine, Decode, Runner, run
 from heatfhe.errors import ConfigError, EngineError
 from heatfhe.planning import Plan, plan
+from tests.engine.counting import CountingEngine
 from tests.planning.clear_run import clear_params
 from tests.tiny import tiny_circuit
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import CountingEngine, Decode, key_request
+from heatfhe.engine import Decode, key_request
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
 from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, Step, cost_table, plan
 from heatfhe.planning.show import bars
 from heatfhe.planning.tally import key_bytes, path, tally, weight_bytes
+from tests.engine.counting import CountingEngine
 from tests.planning.clear_run import clear_params
 from tests.planning.plan_text import show
 from tests.tiny import tiny_circuit

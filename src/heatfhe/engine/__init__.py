@@ -4,7 +4,6 @@
 from typing import cast
 
 from heatfhe.engine.clear import BootstrapNoise, ClearEngine
-from heatfhe.engine.counting import CountingEngine
 from heatfhe.engine.decode import Decode
 from heatfhe.engine.protocol import (
     Engine,
@@ -25,7 +24,6 @@ from heatfhe.errors import ConfigError, MissingExtraError
 __all__ = [
     "BootstrapNoise",
     "ClearEngine",
-    "CountingEngine",
     "Decode",
     "Engine",
     "EngineFactory",
