@@ -8,7 +8,7 @@ import math
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from heatfhe.approx.bits import effective_bits, matched_bits, quantiser_step, solver_error
+from tests.proofs.bits import effective_bits, matched_bits, quantiser_step, solver_error
 from tests.proofs.twin import ROUND, shares, twin
 
 rates = st.floats(0.05, 0.95)

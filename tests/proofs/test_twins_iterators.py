@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.approx import ReciprocalFit, divide, goldschmidt, newton, newton_step, reciprocal
-from heatfhe.approx.bits import solver_error
+from tests.proofs.bits import solver_error
 from tests.proofs.twin import ROUND, domains, inside, shares, twin
 
 counts = st.integers(0, 8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numeric twins of proofs/Network.v: small networks of the project's solvers against the bounds of approx/bits.py."""
+"""Numeric twins of proofs/Network.v: small networks of the project's solvers against the bounds of bits.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heatfhe.approx import (
     reciprocal,
     rms_norm,
 )
-from heatfhe.approx.bits import (
+from tests.proofs.bits import (
     fidelity_bound,
     loss_gap_bound,
     matched_bits,

@@ -6,16 +6,6 @@ from heatfhe.approx.activation import exact as exact_activation
 from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax
 from heatfhe.approx.argmax_schedule import fit_schedule, shorten
 from heatfhe.approx.arithmetic import Arithmetic, Depth, Plain, T
-from heatfhe.approx.bits import (
-    effective_bits,
-    fidelity_bound,
-    loss_gap_bound,
-    matched_bits,
-    quantiser_step,
-    solver_error,
-    trajectory_bound,
-    uniform_loss_gap_bound,
-)
 from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
 from heatfhe.approx.gumbel import gumbel_bound, gumbel_noise
 from heatfhe.approx.inverse_sqrt import (
@@ -62,11 +52,9 @@ __all__ = [
     "chord_inverse_sqrt",
     "cutmax",
     "divide",
-    "effective_bits",
     "evaluate",
     "exact_activation",
     "exponential",
-    "fidelity_bound",
     "fit_activation",
     "fit_exponential",
     "fit_inverse_sqrt",
@@ -79,11 +67,8 @@ __all__ = [
     "init_domain",
     "inverse_sqrt",
     "layer_norm",
-    "loss_gap_bound",
-    "matched_bits",
     "newton",
     "newton_step",
-    "quantiser_step",
     "reciprocal",
     "refine_domain",
     "rms_norm",
@@ -92,7 +77,4 @@ __all__ = [
     "smallest_deltas",
     "softmax",
     "softmax_solvers",
-    "solver_error",
-    "trajectory_bound",
-    "uniform_loss_gap_bound",
 ]

@@ -12,19 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatfhe.approx import (
-    ReciprocalFit,
+from heatfhe.approx import ReciprocalFit, reciprocal
+from heatfhe.errors import ConfigError
+from tests.proofs.bits import (
     effective_bits,
     fidelity_bound,
     loss_gap_bound,
     matched_bits,
     quantiser_step,
-    reciprocal,
     solver_error,
     trajectory_bound,
     uniform_loss_gap_bound,
 )
-from heatfhe.errors import ConfigError
 
 Array = np.ndarray[Any, Any]
 ROUNDING = 1e-13
