@@ -17,8 +17,6 @@ from heatfhe.approx import (
     exact_activation,
     fit_activation,
     fit_inverse_sqrt,
-    fit_softmax,
-    smallest_counts,
 )
 from heatfhe.approx.argmax import raise_to
 from heatfhe.circuit import Activation, Argmax, Attention, Circuit, Embed, Head, Linear, Norm, Residual, Shape, Stage
@@ -30,6 +28,7 @@ from heatfhe.records import (
     NormCalibration,
     SoftmaxCalibration,
 )
+from tests.approx.worst_case import fit_softmax, smallest_counts
 
 Array = NDArray[Any]
 EPS = 1e-5

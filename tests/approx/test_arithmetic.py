@@ -14,7 +14,6 @@ from heatfhe.approx import (
     ArgmaxSchedule,
     ChordSeed,
     Depth,
-    NormConstants,
     ReciprocalFit,
     activation,
     chord_inverse_sqrt,
@@ -25,17 +24,16 @@ from heatfhe.approx import (
     fit_activation,
     fit_exponential,
     fit_inverse_sqrt,
-    fit_softmax,
     goldschmidt,
     inverse_sqrt,
-    layer_norm,
-    newton_step,
     reciprocal,
     rms_norm,
     softmax,
 )
 from heatfhe.errors import ObliviousError
+from tests.approx.steps import layer_norm, newton_step
 from tests.approx.values import Traced
+from tests.approx.worst_case import fit_softmax
 
 RECIPROCAL = ReciprocalFit(lo=0.5, hi=3.0)
 RELAXED = ReciprocalFit(lo=0.5, hi=3.0, solver="relaxed")
@@ -182,10 +180,3 @@ def test_depth_beside_numpy_stays_a_depth() -> None:
     assert (vector * Depth(2)).spent == 3
     assert (vector + Depth(2)).spent == 2
     assert (vector - Depth(2)).spent == 2
-
-
-def test_norm_constants_never_divide_by_the_width() -> None:
-    c = NormConstants(width=768, eps=1e-5)
-    variance = 3.7
-    assert c.gain / (768 * variance + c.shift) ** 0.5 == pytest.approx((variance + 1e-5) ** -0.5, rel=1e-14)
-    assert c.domain(0.5, 4.0) == (768 * 0.50001, 768 * 4.00001)

@@ -22,11 +22,10 @@ from heatfhe.approx import (
     fit_inverse_sqrt,
     fit_rational_seed,
     inverse_sqrt,
-    newton_step,
     reciprocal,
 )
-from heatfhe.approx.inverse_sqrt import chord_error
 from heatfhe.errors import ConfigError
+from tests.approx.steps import newton_step
 from tests.approx.values import Traced
 
 # kappa: p0, p1, p2, p3, c on [1, kappa]
@@ -164,6 +163,16 @@ def test_rule_counts_and_chords_match_the_table(kappa: float) -> None:
             assert math.isinf(chord_error(chord, 3))
         else:
             assert tuple(_first(lambda n, c=chord: chord_error(c, n), 10.0**-k) for k in (1, 2, 3, 4)) == expected
+
+
+def chord_error(seed: ChordSeed, count: int) -> float:
+    """Largest |1 - y sqrt(z)| after so many of Newton's iterations from a chord; inf where they diverge."""
+    if seed.low <= 0.0 or seed.high >= math.sqrt(3.0):
+        return math.inf
+    u = np.linspace(seed.low, seed.high, 100_001)
+    for _ in range(count):
+        u = u * (3.0 - u * u) / 2.0
+    return float(np.abs(1.0 - u).max())
 
 
 def _first(error: Any, tolerance: float) -> int:

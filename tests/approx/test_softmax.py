@@ -15,17 +15,14 @@ from heatfhe.approx import (
     ReciprocalFit,
     SoftmaxFit,
     fit_exponential,
-    fit_softmax,
-    init_domain,
     reciprocal,
-    refine_domain,
-    smallest_counts,
     smallest_deltas,
     softmax,
     softmax_solvers,
 )
 from heatfhe.errors import ConfigError
 from tests.approx.values import Traced
+from tests.approx.worst_case import fit_softmax, init_domain, refine_domain, smallest_counts
 
 # (n, M, delta_1, delta_2): window, kappa init and refine, plain (init, refine) and levels, the same relaxed
 TABLE: dict[tuple[int, int, int, int], tuple[Any, ...]] = {

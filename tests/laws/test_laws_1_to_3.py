@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from heatfhe.approx import ReciprocalFit, divide, inverse_sqrt, newton_step, reciprocal
+from heatfhe.approx import ReciprocalFit, divide, inverse_sqrt, reciprocal
 from heatfhe.halting import expected_divide, expected_newton, expected_reciprocal
 from heatfhe.lowering import export
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.sites import prepare, restore
+from tests.approx.steps import newton_step
 from tests.gpt2_tiny import random_tokens, tiny_gpt2, worst
 
 SEEDS = range(100)

@@ -8,7 +8,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatfhe.approx import ReciprocalFit, divide, goldschmidt, newton, newton_step, reciprocal
+from heatfhe.approx import ReciprocalFit, divide, goldschmidt, newton, reciprocal
+from tests.approx.steps import newton_step
 from tests.proofs.bits import solver_error
 from tests.proofs.twin import ROUND, domains, inside, shares, twin
 

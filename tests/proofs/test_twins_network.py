@@ -12,15 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from heatfhe.approx import (
-    InverseSqrtFit,
-    ReciprocalFit,
-    fit_inverse_sqrt,
-    inverse_sqrt,
-    layer_norm,
-    reciprocal,
-    rms_norm,
-)
+from heatfhe.approx import InverseSqrtFit, ReciprocalFit, fit_inverse_sqrt, inverse_sqrt, reciprocal, rms_norm
+from tests.approx.steps import layer_norm
 from tests.proofs.bits import (
     fidelity_bound,
     loss_gap_bound,

@@ -10,16 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatfhe.approx import (
-    ReciprocalFit,
-    SoftmaxFit,
-    fit_softmax,
-    init_domain,
-    reciprocal,
-    refine_domain,
-    softmax,
-    softmax_solvers,
-)
+from heatfhe.approx import ReciprocalFit, SoftmaxFit, reciprocal, softmax, softmax_solvers
+from tests.approx.worst_case import fit_softmax, init_domain, refine_domain
 from tests.proofs.twin import ROUND, twin
 
 Array = np.ndarray

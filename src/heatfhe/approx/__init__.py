@@ -17,17 +17,12 @@ from heatfhe.approx.inverse_sqrt import (
     fit_rational_seed,
     inverse_sqrt,
     newton,
-    newton_step,
 )
-from heatfhe.approx.norm import NormConstants, layer_norm, rms_norm
+from heatfhe.approx.norm import rms_norm
 from heatfhe.approx.polynomial import evaluate
 from heatfhe.approx.reciprocal import ReciprocalFit, divide, goldschmidt, reciprocal
 from heatfhe.approx.softmax import (
     SoftmaxFit,
-    fit_softmax,
-    init_domain,
-    refine_domain,
-    smallest_counts,
     smallest_deltas,
     softmax,
 )
@@ -42,7 +37,6 @@ __all__ = [
     "Depth",
     "ExponentialFit",
     "InverseSqrtFit",
-    "NormConstants",
     "Plain",
     "RationalSeed",
     "ReciprocalFit",
@@ -60,20 +54,14 @@ __all__ = [
     "fit_inverse_sqrt",
     "fit_rational_seed",
     "fit_schedule",
-    "fit_softmax",
     "goldschmidt",
     "gumbel_bound",
     "gumbel_noise",
-    "init_domain",
     "inverse_sqrt",
-    "layer_norm",
     "newton",
-    "newton_step",
     "reciprocal",
-    "refine_domain",
     "rms_norm",
     "shorten",
-    "smallest_counts",
     "smallest_deltas",
     "softmax",
     "softmax_solvers",

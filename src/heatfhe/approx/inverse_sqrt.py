@@ -305,17 +305,6 @@ def newton(z: T, y: T, count: int, *, gain: float = 1.0, levels: int = 2) -> T:
     return y
 
 
-def newton_step(z: T, y: T, gain: float = 1.0, levels: int = 2) -> T:
-    """One of Newton's iterations of y towards gain / sqrt(z).
-
-    Domain  0 < y sqrt(z) / gain < sqrt(3).
-    Bound   with y sqrt(z) / gain = 1 - e, leaves exactly e^2 (3 - e) / 2.
-    Depth   2 or 3 levels below y, as asked, for z at least one level shallower than y.
-    Source  as newton.
-    """
-    return newton(z, y, 1, gain=gain, levels=levels)
-
-
 def _newton_from_half(half: T, y: T, levels: int) -> T:
     square: T = y * y
     if levels == 2:
@@ -335,17 +324,6 @@ def chord_inverse_sqrt(z: T, seed: ChordSeed, newton_count: int, *, gain: float 
     """
     y: T = z * (-gain * seed.b) + gain * seed.a
     return newton(z, y, newton_count, gain=gain, levels=newton_levels)
-
-
-def chord_error(seed: ChordSeed, newton_count: int) -> float:
-    """Largest |1 - y sqrt(z)| after newton_count iterations from a chord; inf where they diverge.
-
-    Domain  any chord.
-    Bound   exact: Newton's map applied to the ends of [seed.low, seed.high].
-    Depth   none.
-    Source  the map u -> u (3 - u^2) / 2 rises up to u = 1 and falls after.
-    """
-    return _worst((seed.low, seed.high), newton_count)
 
 
 @lru_cache(maxsize=8192)
