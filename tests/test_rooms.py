@@ -55,9 +55,9 @@ ONLY_IN = {
 PAST_DOORS = {
     "cli": 32,
     "client": 15,
-    "engine": 17,
+    "engine": 16,
     "evaluation": 3,
-    "planning": 14,
+    "planning": 13,
     "ranges": 1,
     "report": 3,
     "server": 1,

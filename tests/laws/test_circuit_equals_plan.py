@@ -103,7 +103,8 @@ def test_a_one_hot_prompt_and_added_noise_follow_the_circuit() -> None:
     decode = Decode(made, engine, made.source(circuit))
     hot = np.eye(64)[11]
     x = decode.embed([engine.value(v) for v in made.packing.pack_vocabulary(hot)])
-    assert np.abs(made.packing.unpack_residual(x[0].slots) - circuit.folded.token[11]).max() < 1e-12
+    p = made.packing
+    assert np.abs(p.collect(x[0].slots, p.residual, p.shape.width) - circuit.folded.token[11]).max() < 1e-12
     noise = 0.3 * np.random.default_rng(5).standard_normal(64)
     row = decode.sample([engine.value(v) for v in made.packing.pack_vocabulary(noise)], x)
     expected = one_hot(circuit, circuit.run([11])[0] + noise)

@@ -23,7 +23,6 @@ class Shape:
 
     degree: int
     odd: bool
-    largest_leaf: int
     powers: tuple[int, ...]
     cuts: tuple[tuple[int, int, int], ...]  # (degree, level it must come out at, T_g to divide by)
 
@@ -141,7 +140,7 @@ def _plan_with_leaves(degree: int, odd: bool, leaf: int) -> Shape:
             a, b = _factors(j)
             need.update((a, b, a - b))
     made.discard(0)
-    return Shape(degree, odd, leaf, tuple(sorted(made)), tuple((m, v, g) for (m, v), g in sorted(cuts.items())))
+    return Shape(degree, odd, tuple(sorted(made)), tuple((m, v, g) for (m, v), g in sorted(cuts.items())))
 
 
 def _split(m: int, level: int, leaf: int, cuts: dict[tuple[int, int], int], leaves: set[int]) -> int:

@@ -4,7 +4,6 @@
 from heatfhe.halting.backoff import BackOff, Target
 from heatfhe.halting.distribution import (
     GAMMA,
-    entropy,
     expectation,
     log_probabilities,
     mode,
@@ -21,7 +20,6 @@ __all__ = [
     "BackOff",
     "HaltingTable",
     "Target",
-    "entropy",
     "expectation",
     "expected_divide",
     "expected_goldschmidt",

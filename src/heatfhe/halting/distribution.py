@@ -76,11 +76,6 @@ def expectation(p: Tensor) -> Tensor:
     return (p * torch.arange(p.shape[-1], dtype=p.dtype, device=p.device)).sum(dim=-1)
 
 
-def entropy(p: Tensor) -> Tensor:
-    """Entropy of p in nats, over the last axis; 0 log 0 = 0."""
-    return -torch.special.xlogy(p, p).sum(dim=-1)
-
-
 def mode(p: Tensor) -> Tensor:
     """The count of largest mass; among equals, the deeper one."""
     best = p.amax(dim=-1, keepdim=True)

@@ -4,7 +4,7 @@
 from heatfhe.sites.activation import ActivationSite
 from heatfhe.sites.attention import AttentionSite
 from heatfhe.sites.config import PrepareConfig
-from heatfhe.sites.guards import TERMS, RangeBounds, excess, guard
+from heatfhe.sites.guards import RangeBounds, excess, guard
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.prepare import prepare, restore
 from heatfhe.sites.prepared import Prepared
@@ -12,7 +12,6 @@ from heatfhe.sites.sidefile import load_prepared, save_prepared, side_json
 from heatfhe.sites.switch import Mode, Switch, Tap
 
 __all__ = [
-    "TERMS",
     "ActivationSite",
     "AttentionSite",
     "Mode",

@@ -16,8 +16,6 @@ from torch.autograd.function import once_differentiable
 
 from heatfhe.errors import ConfigError
 
-TERMS = ("activation", "score", "denominator", "variance")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeBounds:

@@ -213,11 +213,6 @@ class Recipe:
         """The three phases by name, in order."""
         return {"squeeze": self.squeeze, "heat": self.heat, "cooldown": self.cooldown}
 
-    @property
-    def total_updates(self) -> int:
-        """Updates of the whole run."""
-        return sum(p.updates for p in self.phases.values())
-
     def prior(self, update: int) -> float:
         """The prior's p at an update of phase two."""
         return self.prior_start + (self.prior_end - self.prior_start) * update / max(1, self.heat.updates)

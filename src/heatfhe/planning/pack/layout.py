@@ -183,10 +183,6 @@ class Packing:
         """An embedding or residual row in layout P."""
         return self.place(row, self.residual)
 
-    def unpack_residual(self, values: NDArray[Any]) -> Real:
-        """Inverse of pack_residual."""
-        return self.collect(values, self.residual, self.shape.width)
-
     def pack_vocabulary(self, row: Real) -> list[Real]:
         """One number per word, as one slot vector per part."""
         return [self.place(row, self.vocabulary(p)) for p in range(self.vocabulary_parts)]
