@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heatfhe.ckks.bootstrapping import Bootstrapper, BootstrapSpec
 from heatfhe.ckks.chain import Chain, ChainSpec, make_chain
 from heatfhe.ckks.evaluator import Evaluator
-from heatfhe.ckks.kernels import Words, load_kernels
+from heatfhe.ckks.kernels import Kernels, load_kernels
 from heatfhe.ckks.keys import (
     GALOIS,
     RELINEARISE,
@@ -62,7 +62,9 @@ def digest(words: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(words).astype("<u4").tobytes()).hexdigest()
 
 
-def random_words(chain_moduli: tuple[int, ...], rows: Iterable[int], lead: tuple[int, ...], n: int, seed: int) -> Words:
+def random_words(
+    chain_moduli: tuple[int, ...], rows: Iterable[int], lead: tuple[int, ...], n: int, seed: int
+) -> NDArray[np.uint32]:
     """Uniform residues (*lead, rows, n)."""
     rng = np.random.default_rng(seed)
     return np.stack([rng.integers(0, chain_moduli[r], (*lead, n)) for r in rows], axis=-2).astype(np.uint32)
@@ -74,11 +76,12 @@ class Scheme:
     def __init__(
         self, chain: Chain, *, device: str = "cpu", seed: int = 1, rotations: Iterable[int] = (1, 5),
         periods: Iterable[int] = (), threads: int = 1, spec: BootstrapSpec | None = None,
+        kernels: Kernels | None = None,
     ) -> None:  # fmt: skip
         n = chain.ring_dimension
         source = SeededSource(seed)
         self.chain, self.slots = chain, n // 2
-        self.ring = Ring(chain, load_kernels(device, n, chain.moduli, threads=threads))
+        self.ring = Ring(chain, kernels or load_kernels(device, n, chain.moduli, threads=threads))
         self.secret = make_secret(n, source)
         self.maker = KeyMaker(self.ring, self.secret, source, HASH)
         self.table = KeyTable(chain, self.ring.kernels, HASH)
@@ -103,7 +106,7 @@ class Scheme:
     def encrypt(self, values: NDArray[Any], level: int) -> Ciphertext:
         fresh = self.maker.encrypt(values, level)
         a = fresh_half(fresh.seed, level, self.chain, HASH)
-        return Ciphertext(level, fresh.scale, np.stack([fresh.b, a]))
+        return Ciphertext(level, fresh.scale, self.ring.kernels.upload(np.stack([fresh.b, a])))
 
     def decrypt(self, a: Ciphertext) -> NDArray[np.complex128]:
         return self.maker.decrypt(a)

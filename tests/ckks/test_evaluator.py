@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from heatfhe.ckks.kernels import Words
+from heatfhe.ckks import ring as ring_module
+from heatfhe.ckks.kernels import Words, load_kernels
 from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyId, galois_element
 from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.polynomial import ChebyshevEvaluator, divide_chebyshev
-from heatfhe.ckks.ring import Ciphertext
+from heatfhe.ckks.ring import Ciphertext, Ring, at_scale
 from heatfhe.errors import EngineError, MissingKeyError, OutOfLevelsError
 from tests.ckks.seeded import Scheme, digest, small_chain
 
@@ -45,6 +46,11 @@ def rounding(scale: float) -> float:
 def fresh(scale: float) -> float:
     """Of a fresh ciphertext: Gaussian error and rounding of the encoding."""
     return math.sqrt(3.19**2 + 1 / 12) * math.sqrt(N) / scale
+
+
+def natural(s: Scheme, a: Ciphertext) -> str:
+    """What a ciphertext holds, whatever its kernels' order."""
+    return digest(s.ring.kernels.download(a.data))
 
 
 def deviation(a: Ciphertext, wanted: NDArray[Any]) -> float:
@@ -118,7 +124,7 @@ def test_rotations_of_one_value_share_a_decomposition_and_agree() -> None:
     together = s.evaluator.rotate_many(a, [5, 0, 1, 5, -1024 + 3])
     for got, by in zip(together, [5, 0, 1, 5, 3]):
         alone = s.evaluator.rotate(a, by)
-        assert np.array_equal(got.data, alone.data)
+        assert natural(s, got) == natural(s, alone)
         assert deviation(got, np.roll(x, -by)) <= 1.25 * math.hypot(fresh(got.scale), rounding(got.scale))
 
 
@@ -138,6 +144,31 @@ def test_products_land_on_canonical_scales(level: int) -> None:
     assert s.evaluator.multiply_constant(a, 0.1).scale == s.ring.scales[level - 1]
     for lower in range(level):
         assert s.evaluator.drop(a, lower).scale == s.ring.scales[lower]
+
+
+def test_scales_are_set_to_what_they_are_or_refused() -> None:
+    s = scheme()
+    a = s.encrypt(values(4), 3)
+    assert at_scale(a, a.scale * (1 + 5e-13)).scale == a.scale * (1 + 5e-13)
+    assert at_scale(a, 8 * a.scale, factor=8.0).scale == 8 * a.scale
+    assert at_scale(a, a.scale).data is a.data
+    for scale, factor in ((a.scale * (1 + 2e-12), 1.0), (8 * a.scale, 1.0), (8 * a.scale, 4.0)):
+        with pytest.raises(EngineError, match="is not 2"):
+            at_scale(a, scale, factor=factor)
+
+
+def test_divisions_of_many_constants_share_tables_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "KEPT_STEPS", 3)
+    ring = Ring(small_chain(64), load_kernels("reference", 64, small_chain(64).moduli))
+    plain = ring.step(4, 3)
+    first = ring.step(4, 3, factor=7)
+    assert first.conversion.matrix is plain.conversion.matrix
+    assert ring.step(4, 3, factor=7) is first
+    for factor in (8, 9, 10):
+        ring.step(4, 3, factor=factor)
+    assert len(ring._steps) == 3
+    assert ring.step(4, 3, factor=7) is not first
+    assert ring.step(4, 3) is plain
 
 
 def test_linear_maps_are_their_sums() -> None:
@@ -172,8 +203,8 @@ def test_a_chebyshev_series_on_a_ciphertext() -> None:
     top = chain.normal_levels + chain.eval_levels
     x = np.random.default_rng(7).uniform(-1, 1, N // 2)
     rows = s.ring.rows(top)
-    data = np.zeros((2, len(rows), N), dtype=np.uint32)
-    data[0] = s.ring.polynomial(x, scales[top], rows)
+    zero = s.ring.kernels.upload(np.zeros((2, len(rows), N), dtype=np.uint32))
+    data = s.ring.kernels.add_first(zero, s.ring.polynomial(x, scales[top], rows), rows)
     p = np.random.default_rng(8).uniform(-1, 1, 16)
     got = ChebyshevEvaluator(e, Ciphertext(top, scales[top], data), scales).evaluate(p, top - 4, scales[top - 4])
     assert got.level == top - 4
@@ -216,7 +247,7 @@ def test_both_kernels_give_the_same_bits() -> None:
         a, b = s.encrypt(rng.uniform(-1, 1, 128), 5), s.encrypt(rng.uniform(-1, 1, 128), 5)
         e = s.evaluator
         steps = [a, e.multiply(a, b), e.rotate(a, 5), e.conjugate(b), e.drop(a, 1), e.multiply_constant(a, 0.3)]
-        results.append([digest(x.data) for x in steps])
+        results.append([natural(s, x) for x in steps])
     assert results[0] == results[1]
 
 

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from functools import lru_cache
-from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatfhe.ckks.kernels import Kernels, ReferenceKernels, Words, load_kernels, plans
-from heatfhe.ckks.kernels.plans import conversion, digit_plan, division
-from heatfhe.ckks.primes import primes_below, primes_near
+from heatfhe.ckks.kernels import Kernels, KeyView, ReferenceKernels, load_kernels, plans
+from heatfhe.ckks.kernels.plans import conversion, division
 from heatfhe.errors import ConfigError
+from tests.ckks.kernel_checks import CHECKS
+from tests.ckks.kernel_shapes import SHAPES, Host, Shape, key_case, moduli, residues, row_array, words
 from tests.ckks.seeded import digest, random_words
 
 pytest.importorskip("numba", reason="compiled kernels need numba")
@@ -24,35 +26,11 @@ SIZES = (16, 32, 64, 128, 256, 2048)
 
 
 @lru_cache(maxsize=16)
-def moduli(n: int) -> tuple[int, ...]:
-    """Eight of the largest primes, four near 2^25, two near 2^22: every size of word at once."""
-    return (
-        *islice(primes_below(1 << 31, n), 8),
-        *islice(primes_near(2.0**25, n), 4),
-        *islice(primes_near(2.0**22, n), 2),
-    )
-
-
-@lru_cache(maxsize=16)
-def both(n: int) -> tuple[Kernels, Kernels]:
+def both(n: int) -> tuple[Any, Any]:
     return load_kernels("reference", n, moduli(n)), load_kernels("cpu", n, moduli(n), threads=2)
 
 
-def words(n: int, rows: list[int], lead: tuple[int, ...], seed: int) -> Words:
-    """Random residues; for odd seeds a third of them are 0, 1, q - 1 or q / 2, and some limbs are constant extremes."""
-    out = random_words(moduli(n), rows, lead, n, seed)
-    if seed % 2:
-        rng = np.random.default_rng(seed)
-        q = np.array([moduli(n)[r] for r in rows], dtype=np.int64)[:, None]
-        extreme = np.stack(np.broadcast_arrays(0 * q, 0 * q + 1, q - 1, q // 2))
-        choice = np.broadcast_to(extreme[rng.integers(0, 4, out.shape), np.arange(len(rows))[:, None], 0], out.shape)
-        out = np.where(rng.random(out.shape) < 1 / 3, choice, out).astype(np.uint32)
-        if seed % 4 == 1:
-            out[..., :] = (q - 1).astype(np.uint32)
-    return np.ascontiguousarray(out)
-
-
-def equal(a: Words, b: Words) -> None:
+def equal(a: Host, b: Host) -> None:
     assert a.dtype == b.dtype == np.uint32
     assert a.shape == b.shape
     assert np.array_equal(a, b)
@@ -127,72 +105,145 @@ def test_transforms_agree_bit_for_bit(n: int, seed: int) -> None:
     equal(cpu.intt(cpu.ntt(x, rows), rows), x)
 
 
-@settings(max_examples=250, deadline=None)
-@given(
-    n=st.sampled_from(SIZES[:-1]), seed=st.integers(0, 2**40), rows=st.lists(st.integers(0, 13), min_size=1, max_size=5)
-)
-def test_pointwise_kernels_agree_bit_for_bit(n: int, seed: int, rows: list[int]) -> None:
-    reference, cpu = both(n)
-    r = np.array(rows)
-    x, y = words(n, rows, (2,), seed), words(n, rows, (2,), seed + 1)
-    equal(reference.add(x, y, r), cpu.add(x, y, r))
-    equal(reference.sub(x, y, r), cpu.sub(x, y, r))
-    equal(reference.negate(x, r), cpu.negate(x, r))
-    equal(reference.scale(x, y[0, :, 0], r), cpu.scale(x, y[0, :, 0].copy(), r))
-    equal(reference.product(x, reference.prepare(y[0], r), r), cpu.product(x, cpu.prepare(y[0], r), r))
-    equal(reference.tensor([(x, y), (y, y)], r), cpu.tensor([(x, y), (y, y)], r))
-    equal(reference.ntt(x, r), cpu.ntt(x, r))
-    element = 2 * (seed % n) + 1
-    equal(reference.automorphism(x, element), cpu.automorphism(x, element))
-    coefficients = np.random.default_rng(seed).integers(-(2**62), 2**62, n)
-    equal(reference.residues(coefficients, r), cpu.residues(coefficients, r))
-    taller = words(n, [*rows, 0, 1], (2,), seed + 2)
-    equal(reference.add_lifted(taller.copy(), x, y[0, :, 0], r), cpu.add_lifted(taller.copy(), x, y[0, :, 0].copy(), r))
+# -- every method of the protocol --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
-@given(n=st.sampled_from(SIZES[:-1]), seed=st.integers(0, 2**40), count=st.integers(1, 9), digits=st.integers(1, 7))
-def test_sums_of_products_agree_bit_for_bit(n: int, seed: int, count: int, digits: int) -> None:
-    reference, cpu = both(n)
-    rows = np.array([0, 7, 9, 13])
-    every = np.arange(14)
-    values, plains = words(n, list(rows), (3, 2), seed), words(n, list(rows), (count,), seed + 1)
-    which = np.random.default_rng(seed).integers(0, 3, count)
-    ready = np.stack([cpu.prepare(p, rows) for p in plains])
-    equal(
-        reference.multiply_accumulate(values, which, plains, rows), cpu.multiply_accumulate(values, which, ready, rows)
+def test_every_method_of_the_protocol_has_a_check() -> None:
+    methods = {name for name, f in inspect.getmembers(Kernels, inspect.isfunction) if not name.startswith("_")}
+    assert methods == set(CHECKS)
+
+
+@pytest.mark.parametrize("method", sorted(CHECKS))
+@settings(max_examples=12, deadline=None)
+@given(n=st.sampled_from(SIZES[:-1]), seed=st.integers(0, 2**40), shape=st.sampled_from(SHAPES))
+def test_compiled_kernels_equal_the_reference(method: str, n: int, seed: int, shape: Shape) -> None:
+    CHECKS[method](*both(n), seed, shape)
+
+
+@pytest.mark.parametrize("method", sorted(CHECKS))
+def test_compiled_kernels_equal_the_reference_on_a_large_ring(method: str) -> None:
+    CHECKS[method](*both(2048), 6, SHAPES[0])
+
+
+# -- what the methods mean, in plain numpy on natural order ------------------------------------------------------------
+
+
+def wide(x: Host) -> Any:
+    return x.astype(np.uint64)
+
+
+def primes(n: int, rows: tuple[int, ...]) -> Any:
+    return np.array([moduli(n)[r] for r in rows], dtype=np.uint64)[:, None]
+
+
+def moved(x: Any, element: int) -> Any:
+    """Position k holds the value at psi^(2k+1): X -> X^g reads it at psi^(g (2k+1))."""
+    n = x.shape[-1]
+    return x[..., (element * (2 * np.arange(n) + 1) % (2 * n)) >> 1]
+
+
+def raised(x: Host, factors: Host, n: int, shape: Shape) -> Any:
+    if x.shape[-2] == len(shape.extended):
+        return wide(x)
+    out = np.zeros((*x.shape[:-2], len(shape.extended), n), dtype=np.uint64)
+    out[..., : len(shape.rows), :] = wide(x) * wide(factors)[:, None] % primes(n, shape.rows)
+    return out
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.sampled_from((16, 64)), seed=st.integers(0, 2**40), shape=st.sampled_from(SHAPES))
+def test_key_sums_mean_what_they_say(n: int, seed: int, shape: Shape) -> None:
+    k, case, rows = both(n)[0], key_case(n, seed, shape), row_array(shape.extended)
+    q = primes(n, shape.extended)
+    places = [case.key_rows.index(e) for e in shape.extended]
+    digits = k.mod_up(k.upload(case.second), case.plan)
+
+    def product(i: int, key: int) -> Any:
+        """Sum over the digits of the i-th polynomial times a key's, from its second digit on."""
+        parts = wide(k.download(digits[i]))
+        read = wide(case.keys[key][1:, :, places])
+        return np.array(sum((parts[j] * read[j]) % q for j in range(len(parts))) % q)
+
+    views = case.views(k, 1)
+    source = raised(case.source[0], case.factors, n, shape)
+    first = np.stack([source[0], np.zeros_like(source[0])])
+    wanted = np.stack([moved((product(0, i) + first) % q, g) for i, g in enumerate(case.elements)])
+    wanted[1] = moved(source, case.elements[1])
+    got = k.switch(
+        digits[:1], [views[0], None, views[2]], rows, source=k.upload(case.source[0]), factors=case.factors,
+        elements=case.elements,
+    )  # fmt: skip
+    equal(k.download(got), wanted.astype(np.uint32))
+    for sources, base in ((case.source, case.tall[0]), (case.tall, case.source[1])):
+        total = raised(base, case.factors, n, shape)
+        for i, g in enumerate(case.elements):
+            own = raised(sources[i], case.factors, n, shape)
+            total = (total + moved((product(i, i) + np.stack([own[0], np.zeros_like(own[0])])) % q, g)) % q
+        got = k.switch_total(
+            digits, views, rows, factors=case.factors, elements=case.elements, source=k.upload(sources),
+            base=k.upload(base),
+        )  # fmt: skip
+        equal(k.download(got), total.astype(np.uint32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.sampled_from((16, 64)), seed=st.integers(0, 2**40), shape=st.sampled_from(SHAPES))
+def test_sums_of_products_mean_what_they_say(n: int, seed: int, shape: Shape) -> None:
+    k, rows, q = both(n)[0], row_array(shape.rows), primes(n, shape.rows)
+    x, p, f = (
+        words(n, shape.rows, (3, 2), seed),
+        words(n, shape.rows, (4,), seed + 1),
+        residues(n, shape.rows, seed + 2),
     )
-    d, key = words(n, list(rows), (digits,), seed + 2), words(n, list(every), (digits, 2), seed + 3)
-    ready = np.stack([[cpu.prepare(half, every) for half in part] for part in key])
-    equal(reference.key_product(d, key, rows, rows), cpu.key_product(d, ready, rows, rows))
+    c = wide(f)[:, None]
+    up = [k.upload(y) for y in x]
+    equal(
+        k.download(k.combine([(up[0], f), (up[1], f)], rows, up[2])),
+        ((x[2] + (x[0] * c + x[1] * c % q)) % q).astype(np.uint32),
+    )
+    total = sum(wide(x[i]) * wide(p[i]) % q for i in range(3)) % q
+    pairs = [(up[i], k.prepare(k.upload(p[i]), rows)) for i in range(3)]
+    equal(k.download(k.product_sum(pairs, rows)), np.asarray(total).astype(np.uint32))
+    which = [np.array([2, 0, 2]), np.array([1])]
+    giants = k.giant_sums(k.upload(x), which, [k.upload(p[:3]), k.upload(p[3:])], rows)
+    first = sum(wide(x[v]) * wide(p[d]) % q for d, v in enumerate(which[0])) % q
+    equal(k.download(giants), np.stack([first, wide(x[1]) * wide(p[3]) % q]).astype(np.uint32))
+    added = x[0].copy()
+    added[0] = (wide(x[0, 0]) + wide(p[0])) % q
+    equal(k.download(k.add_first(up[0], k.upload(p[0]), rows)), added)
+    added[0] = (wide(x[0, 0]) + c) % q
+    equal(k.download(k.add_constant(up[0], f, rows)), added)
 
 
-PLANS = (
-    ([8, 9, 10, 0, 1, 2, 3], [4, 5, 6], [[8, 9, 10], [0, 1, 2], [3]]),
-    ([9, 0, 1], [4, 5], [[9, 0], [1]]),
-    ([12, 13], [0, 1, 2], [[12, 13]]),
-    (list(range(8)), [8], [list(range(8))]),
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.sampled_from((16, 64)),
+    seed=st.integers(0, 2**40),
+    shape=st.sampled_from(SHAPES),
+    factor=st.integers(-(2**80), 2**80),
 )
-STEPS = (
-    ([8, 9, 10, 0, 1, 4, 5, 6], [9, 10, 11, 0, 1, 2]),
-    ([0, 1, 2, 3], [0, 1]),
-    ([0, 1], [0, 2, 3]),
-    ([12, 13, 0, 1, 2, 3, 4, 5, 6, 7], [12, 13]),
-)
+def test_a_division_with_a_factor_is_scaling_and_dividing(n: int, seed: int, shape: Shape, factor: int) -> None:
+    k, rows = both(n)[0], row_array(shape.extended)
+    x = k.upload(words(n, shape.extended, (3, 2), seed))
+    constant = np.array([factor % moduli(n)[r] for r in shape.extended], dtype=np.uint32)
+    elements = (5, 1, 2 * n - 1)
+    for target in (shape.below, shape.rows):
+        plain = division(moduli(n), shape.extended, target)
+        wanted = k.divide(np.stack([k.scale(y, constant, rows) for y in x]), plain)
+        folded = division(moduli(n), shape.extended, target, factor=factor)
+        equal(k.divide(x, folded), wanted)
+        equal(k.divide(x, folded, elements), np.stack([k.automorphism(y, g) for y, g in zip(wanted, elements)]))
 
 
-@settings(max_examples=150, deadline=None)
-@given(n=st.sampled_from(SIZES[:-1]), seed=st.integers(0, 2**40), case=st.integers(0, 3))
-def test_conversions_agree_bit_for_bit(n: int, seed: int, case: int) -> None:
-    reference, cpu = both(n)
-    rows, special, digits = PLANS[case]
-    plan = digit_plan(moduli(n), rows, [*rows, *special], digits)
-    x = words(n, rows, (), seed)
-    equal(reference.mod_up(x, plan), cpu.mod_up(x, plan))
-    src, dst = STEPS[case]
-    step = division(moduli(n), src, dst)
-    y = words(n, src, (2,), seed + 1)
-    equal(reference.divide(y, step), cpu.divide(y, step))
+def test_a_key_view_reads_its_window() -> None:
+    n, shape = 16, SHAPES[1]
+    k, case = both(n)[0], key_case(n, 3, shape)
+    digits, rows = k.mod_up(k.upload(case.second[0]), case.plan), row_array(shape.extended)
+    whole = case.views(k, 1)[0]
+    places = [case.key_rows.index(e) for e in shape.extended]
+    window = KeyView(np.ascontiguousarray(whole.words[1:, :, places]), 0, np.arange(len(rows)))
+    total = [k.switch_total(digits, [key], rows, factors=case.factors) for key in (whole, window)]
+    equal(*total)
 
 
 @pytest.mark.slow

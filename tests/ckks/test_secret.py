@@ -96,7 +96,7 @@ def test_a_fresh_ciphertexts_error_is_the_gaussian() -> None:
     for _ in range(8):
         f = maker.encrypt(np.zeros(4), 3)
         a = fresh_half(f.seed, 3, chain, HASH)
-        errors.append(maker.phase(Ciphertext(3, f.scale, np.stack([f.b, a]))))
+        errors.append(maker.phase(Ciphertext(3, f.scale, ring.kernels.upload(np.stack([f.b, a])))))
     drawn = np.concatenate(errors)
     assert np.array_equal(drawn, np.rint(drawn))
     assert float(drawn.std()) == pytest.approx(3.19, rel=0.05)

@@ -20,7 +20,8 @@ pytest.importorskip("numba", reason="the native engine needs numba")
 from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring, self_test
-from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Vector
+from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, MemoryKeys, Vector
+from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.native import NativeEngine
 from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError, OutOfLevelsError, WireError
 from tests.engine.conformance import EngineConformance
@@ -73,7 +74,9 @@ def test_nothing_secret_in_what_a_server_holds() -> None:
     engine = NativeEngine(r, MemoryKeys(blobs))
     engine.bootstrap(engine.parse(ring.encrypt(np.ones(4), level=1)), period=16, bound=1.0)
     secret, maker = ring._secret, ring._maker
-    forms = [secret.dense, secret.sparse, *maker._dense, *maker._sparse]
+    kernels, every = maker._ring.kernels, np.arange(len(maker._ring.moduli))
+    evaluated = [kernels.evaluate(s, every) for s in (secret.dense, secret.sparse)]
+    forms = [secret.dense, secret.sparse, *(f for x in evaluated for f in (*x, *kernels.download(x)))]
     needles = {form.astype(kind).tobytes()[:256] for form in forms for kind in (np.int8, np.int32, np.int64, np.uint32)}
     held = 0
     for array in arrays(engine):
@@ -152,6 +155,32 @@ def test_encodings_stay_within_their_budget() -> None:
         assert engine.memory["encodings"] <= budget
 
 
+def test_a_plan_that_walks_in_a_cycle_keeps_what_fits() -> None:
+    """Room for two of three: those two are made once, the third each time, and only kept maps have a name."""
+    made: list[int] = []
+    store = Encodings(20)
+    for _ in range(3):
+        for i in range(3):
+            kept = store.get((i, 0), 10, lambda kept, i=i: (made.append(i), kept)[1])
+            assert kept is (i < 2)
+    assert made == [0, 1, 2, 2, 2]
+    assert store.used == 20
+    with pytest.raises(ZeroDivisionError):
+        Encodings(20).get(("bad", 0), 10, lambda _: 1 // 0)
+
+
+def test_maps_that_are_not_kept_are_never_replayed() -> None:
+    r = request()
+    ring = NativeKeyring(r)
+    blobs = MemoryKeys(dict(ring.evaluation_keys()))
+    ones = np.ones(r.params.slots)
+    for budget, keep, named in ((1 << 30, True, True), (0, True, False), (1 << 30, False, False)):
+        engine = NativeEngine(r, blobs, cache_bytes=budget)
+        m = LinearMap("m", {0: {0: Vector("a", lambda: ones, keep=keep), 1: Vector("b", lambda: ones)}})
+        for level in (2, 3):
+            assert engine._map(m, level).name == (("map", "m", level) if named else None)
+
+
 def test_the_reference_device_gives_the_same_bits() -> None:
     r = request()
     ring = NativeKeyring(r)
@@ -180,7 +209,7 @@ def test_levels_below_the_floor_belong_to_the_bootstrap() -> None:
         engine.multiply(low, low)
     with pytest.raises(OutOfLevelsError, match="to level -1"):
         engine.drop(fresh, -1)
-    below = Archive(native.chain, native.hash).dump_fresh(ring._maker.encrypt(np.ones(4), 1))
+    below = Archive(native.chain, ring._maker._ring.kernels, native.hash).dump_fresh(ring._maker.encrypt(np.ones(4), 1))
     with pytest.raises(WireError, match=r"level 1 is outside 2\.\."):
         engine.parse(below)
     with pytest.raises(ConfigError, match="levels 0 to 3, got 4"):

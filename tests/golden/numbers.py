@@ -39,8 +39,8 @@ class Numbers:
         self.device = device
         self.native = native_set(params)
         chain = self.native.chain
-        self.archive = Archive(chain, self.native.hash, self.native.floor)
         self._ring = Ring(chain, load_kernels(device, chain.ring_dimension, chain.moduli))
+        self.archive = Archive(chain, self._ring.kernels, self.native.hash, self.native.floor)
         self._secret = make_secret(chain.ring_dimension, SeededSource(23))
         request = KeyRequest(params=params, rotations=ROTATIONS, bootstrap_periods=periods)
         ids = key_ids(self.native, ROTATIONS, True, periods)

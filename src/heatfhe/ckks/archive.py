@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from heatfhe.ckks.chain import Chain
 from heatfhe.ckks.expand import SEED_BYTES
-from heatfhe.ckks.kernels.plans import Words, natural_order
+from heatfhe.ckks.kernels import Kernels
 from heatfhe.ckks.keys import Fresh, KeyId, SwitchKey, fresh_half
 from heatfhe.ckks.ring import Ciphertext, same_scale
 from heatfhe.errors import ConfigError, WireError
@@ -60,32 +60,29 @@ def unseal(blob: bytes, kinds: tuple[int, ...], params_hash: bytes) -> tuple[int
     return kind, view[HEADER.size : -DIGEST]
 
 
+def _bytes(natural: NDArray[np.uint32]) -> bytes:
+    return natural.astype("<u4", copy=False).tobytes()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Archive:
     """Reads and writes ciphertexts and keys of one chain."""
 
     chain: Chain
+    kernels: Kernels
     params_hash: bytes
     floor: int = 0  # the lowest level a value may have
 
-    def _order(self) -> NDArray[np.int64]:
-        return natural_order(self.chain.ring_dimension)
-
-    def _words(self, words: Words) -> bytes:
-        return np.ascontiguousarray(words[..., self._order()]).astype("<u4", copy=False).tobytes()
-
-    def _read(self, body: memoryview, shape: tuple[int, ...], rows: list[int]) -> Words:
-        """Words (..., limbs, N) in stored order, every residue below its prime."""
+    def _read(self, body: memoryview, shape: tuple[int, ...], rows: list[int]) -> NDArray[np.uint32]:
+        """Residues (..., limbs, N) in natural order, every one below its prime."""
         count = math.prod(shape)
         if len(body) != 4 * count:
             raise WireError(f"{len(body)} bytes of words where {4 * count} are expected; send it again")
-        natural = np.frombuffer(body, dtype="<u4").reshape(shape)
+        natural = np.frombuffer(body, dtype="<u4").reshape(shape).astype(np.uint32, copy=False)
         primes = np.array([self.chain.moduli[r] for r in rows], dtype=np.uint32)[:, None]
         if not (natural < primes).all():
             raise WireError("a residue is not below its prime; the sender is broken or hostile")
-        stored = np.empty(shape, dtype=np.uint32)
-        stored[..., self._order()] = natural
-        return stored
+        return natural
 
     def _level(self, level: int, scale: float) -> list[int]:
         """Rows of a ciphertext's level, its scale checked to be canonical."""
@@ -98,12 +95,12 @@ class Archive:
 
     def dump(self, a: Ciphertext) -> bytes:
         """Wire form of a ciphertext."""
-        body = _CIPHERTEXT.pack(a.level, 0, a.scale) + self._words(a.data)
+        body = _CIPHERTEXT.pack(a.level, 0, a.scale) + _bytes(self.kernels.download(a.data))
         return seal(CIPHERTEXT, self.params_hash, body)
 
     def dump_fresh(self, a: Fresh) -> bytes:
         """Wire form of a fresh ciphertext: half of it is a seed."""
-        body = _CIPHERTEXT.pack(a.level, 0, a.scale) + a.seed + self._words(a.b)
+        body = _CIPHERTEXT.pack(a.level, 0, a.scale) + a.seed + _bytes(a.b)
         return seal(FRESH, self.params_hash, body)
 
     def parse(self, blob: bytes) -> Ciphertext:
@@ -124,12 +121,12 @@ class Archive:
             data = self._read(rest, (2, len(rows), n), rows)
         if data[0].any() and (not data[1].any() or np.array_equal(data[0], data[1])):  # all zero is a product with 0
             raise WireError("a transparent ciphertext: it hides nothing")
-        return Ciphertext(level, self.chain.scales()[level], data)
+        return Ciphertext(level, self.chain.scales()[level], self.kernels.upload(data))
 
     def dump_key(self, key: SwitchKey) -> bytes:
         """Wire form of an evaluation key."""
         i = key.id
-        body = _KEY.pack(i.kind, i.element, i.cap, *key.b.shape[:2]) + key.seed + self._words(key.b)
+        body = _KEY.pack(i.kind, i.element, i.cap, *key.b.shape[:2]) + key.seed + _bytes(key.b)
         return seal(KEY, self.params_hash, body)
 
     def parse_key(self, blob: bytes, wanted: KeyId) -> SwitchKey:

@@ -52,15 +52,13 @@ class Evaluator:
 
     def add_polynomial(self, a: Ciphertext, p: Words) -> Ciphertext:
         """Sum with a plaintext polynomial (limbs, N) at the ciphertext's scale."""
-        data = a.data.copy()
-        data[0] = self.ring.kernels.add(a.data[0], p, self.ring.rows(a.level))
-        return Ciphertext(a.level, a.scale, data)
+        return Ciphertext(a.level, a.scale, self.ring.kernels.add_first(a.data, p, self.ring.rows(a.level)))
 
     def add_constant(self, a: Ciphertext, value: float) -> Ciphertext:
         """Sum with a real constant in every slot."""
         rows = self.ring.rows(a.level)
         residues = self.ring.constant(round(Fraction(value) * Fraction(a.scale)), rows)
-        return self.add_polynomial(a, np.repeat(residues[:, None], self.ring.chain.ring_dimension, axis=1))
+        return Ciphertext(a.level, a.scale, self.ring.kernels.add_constant(a.data, residues, rows))
 
     def times_integer(self, a: Ciphertext, k: int) -> Ciphertext:
         """Product with an integer; no level."""
@@ -94,36 +92,40 @@ class Evaluator:
                     f"multiply_sum: operands at levels {a.level} and {b.level}, want {level} and equal scales"
                 )
         self._need_level(level, "multiply")
-        ring = self.ring
-        tensor = ring.kernels.tensor([(a.data, b.data) for a, b in pairs], ring.rows(level))
-        low = tensor[:2]
-        for ciphertext, factor in terms:
-            term = ring.kernels.scale(ciphertext.data, ring.constant(factor, ring.rows(level)), ring.rows(level))
-            low = ring.kernels.add(low, term, ring.rows(level))
-        product = self.switch.product(self.switch.decompose(tensor[2], level), level, RELINEARISE)
-        data = self.switch.mod_down(self.switch.raised(low, level, product), level, level - 1)
-        return Ciphertext(level - 1, self._below(scale, level), data)
+        kernels, switch = self.ring.kernels, self.switch
+        tensor = kernels.tensor([(a.data, b.data) for a, b in pairs], self.ring.rows(level))
+        low = kernels.polynomials(tensor, 0, 2)
+        if terms:
+            low = self._combined(terms, level, low)
+        digits = switch.decompose(kernels.polynomial(tensor, 2), level)
+        product = switch.total(digits, level, [switch.view(level, RELINEARISE)], base=low)
+        return Ciphertext(level - 1, self.ring.scale_below(scale, level), switch.mod_down(product, level, level - 1))
+
+    def _combined(self, terms: Sequence[tuple[Ciphertext, int]], level: int, onto: Words | None = None) -> Words:
+        rows = self.ring.rows(level)
+        scaled = [(a.data, self.ring.constant(factor, rows)) for a, factor in terms]
+        return self.ring.kernels.combine(scaled, rows, onto)
+
+    def combine(self, terms: Sequence[tuple[Ciphertext, int]], scale: float) -> Ciphertext:
+        """Sum of ciphertexts of one level with integer factors, which make it a value at the given scale; rescaled."""
+        level = terms[0][0].level
+        if any(a.level != level for a, _ in terms):
+            raise EngineError(f"combine: operands at levels {sorted({a.level for a, _ in terms})}; drop them to one")
+        return self.rescale(Ciphertext(level, scale, self._combined(terms, level)))
 
     def multiply(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
         return self.multiply_sum([(a, b)])
-
-    def _below(self, scale: float, level: int) -> float:
-        """The scale after a rescale; snapped to the canonical one where it is that up to rounding of doubles."""
-        out = scale / float(self.ring.ratio(level, level - 1))
-        if level - 1 < len(self.ring.scales) and same_scale(out, self.ring.scales[level - 1]):
-            return self.ring.scales[level - 1]
-        return out
 
     def plain_scale(self, level: int, scale: float | None = None) -> float:
         """The scale a factor needs for the product to land on the canonical scale one level down."""
         now = self.ring.scales[level] if scale is None else scale
         return self.ring.scales[level - 1] * float(self.ring.ratio(level, level - 1)) / now
 
-    def rescale(self, a: Ciphertext) -> Ciphertext:
-        """One level down: round(x E / D)."""
+    def rescale(self, a: Ciphertext, *, factor: int = 1) -> Ciphertext:
+        """One level down: round(factor x E / D); a.scale is that of factor * x."""
         self._need_level(a.level, "rescale")
-        data = self.ring.kernels.divide(a.data, self.ring.step(a.level, a.level - 1))
-        return Ciphertext(a.level - 1, self._below(a.scale, a.level), data)
+        data = self.ring.kernels.divide(a.data, self.ring.step(a.level, a.level - 1, factor=factor))
+        return Ciphertext(a.level - 1, self.ring.scale_below(a.scale, a.level), data)
 
     def multiply_constant(self, a: Ciphertext, value: float | complex, *, scale: float | None = None) -> Ciphertext:
         """Product with a constant, rescaled; ``scale`` is the factor's, canonical if not given."""
@@ -132,9 +134,8 @@ class Evaluator:
         s = self.plain_scale(a.level, a.scale) if scale is None else scale
         if isinstance(value, complex) and value.imag != 0.0:
             return self.multiply_plains([(a, self.ring.plaintext(np.array([value]), s, rows))], s)
-        value = value.real
-        factor = self.ring.constant(round(Fraction(value) * Fraction(s)), rows)
-        return self.rescale(Ciphertext(a.level, a.scale * s, self.ring.kernels.scale(a.data, factor, rows)))
+        factor = round(Fraction(value.real) * Fraction(s))
+        return self.rescale(Ciphertext(a.level, a.scale * s, a.data), factor=factor)
 
     def multiply_plains(self, pairs: Sequence[tuple[Ciphertext, Words]], scale: float) -> Ciphertext:
         """Sum of products with prepared plaintexts of one scale: one rescale."""
@@ -144,12 +145,7 @@ class Evaluator:
             if a.level != level or not same_scale(a.scale, now):
                 raise EngineError(f"multiply_plain_sum: operand at level {a.level}, want {level} and equal scales")
         rows = self.ring.rows(level)
-        if len(pairs) == 1:
-            data = self.ring.kernels.product(pairs[0][0].data, pairs[0][1], rows)
-        else:
-            values = np.stack([a.data for a, _ in pairs])
-            plains = np.stack([p for _, p in pairs])
-            data = self.ring.kernels.multiply_accumulate(values, np.arange(len(pairs), dtype=np.int64), plains, rows)
+        data = self.ring.kernels.product_sum([(a.data, p) for a, p in pairs], rows)
         return self.rescale(Ciphertext(level, now * scale, data))
 
     def drop(self, a: Ciphertext, level: int, *, scale: float | None = None) -> Ciphertext:
@@ -164,9 +160,8 @@ class Evaluator:
             raise OutOfLevelsError(f"drop: cannot go from level {a.level} to level {level}")
         ratio = self.ring.ratio(a.level, level)
         factor = round(Fraction(target) * ratio / Fraction(a.scale))
-        rows = self.ring.rows(a.level)
-        data = self.ring.kernels.scale(a.data, self.ring.constant(factor, rows), rows)
-        return Ciphertext(level, target, self.ring.kernels.divide(data, self.ring.step(a.level, level)))
+        data = self.ring.kernels.divide(a.data, self.ring.step(a.level, level, factor=factor))
+        return Ciphertext(level, target, data)
 
     def restrict(self, a: Ciphertext, level: int) -> Ciphertext:
         """Leave limbs out, the scale unchanged: legal only where the lower level's primes are a subset."""
@@ -178,20 +173,17 @@ class Evaluator:
                 f"restrict: the primes of level {level} are not among those of level {a.level}; drop instead"
             )
         first = below.start - now.start
-        return Ciphertext(level, a.scale, np.ascontiguousarray(a.data[:, first : first + len(below)]))
+        return Ciphertext(level, a.scale, self.ring.kernels.limbs(a.data, first, len(below)))
 
     # -- automorphisms ------------------------------------------------------------------------------------------------
 
     def apply_galois(self, a: Ciphertext, elements: Sequence[int]) -> list[Ciphertext]:
         """Several automorphisms of one ciphertext, sharing its decomposition."""
-        digits = self.switch.decompose(a.data[1], a.level)
-        out = []
-        for element in elements:
-            product = self.switch.product(digits, a.level, GALOIS, element)
-            self.switch.raised(a.data[:1], a.level, product[:1])
-            data = self.ring.kernels.automorphism(self.switch.mod_down(product, a.level), element)
-            out.append(Ciphertext(a.level, a.scale, data))
-        return out
+        kernels, switch = self.ring.kernels, self.switch
+        digits = switch.decompose(kernels.polynomial(a.data, 1), a.level)
+        products = switch.products(digits, a.level, elements, a.data, moved=False)
+        out = switch.mod_down(products, a.level, elements=elements)
+        return [Ciphertext(a.level, a.scale, kernels.polynomial(out, i)) for i in range(len(elements))]
 
     def rotate_many(self, a: Ciphertext, by: Sequence[int]) -> list[Ciphertext]:
         """Hoisted rotations, in the order asked."""
@@ -206,15 +198,12 @@ class Evaluator:
 
     def add_rotations(self, a: Ciphertext, by: Sequence[int]) -> Ciphertext:
         """A value plus its rotations: one decomposition and one division by P for all of them."""
-        ring, switch = self.ring, self.switch
-        digits = switch.decompose(a.data[1], a.level)
-        total = switch.lifted(a.data, a.level)
-        for k in by:
-            element = galois_element(k, ring.chain.ring_dimension)
-            product = switch.product(digits, a.level, GALOIS, element)
-            switch.raised(a.data[:1], a.level, product[:1])
-            total = ring.kernels.add(total, ring.kernels.automorphism(product, element), ring.extended(a.level))
-        return Ciphertext(a.level, a.scale, switch.mod_down(total, a.level))
+        switch, level = self.switch, a.level
+        elements = [galois_element(k, self.ring.chain.ring_dimension) for k in by]
+        keys = [switch.view(level, GALOIS, g) for g in elements]
+        digits = switch.decompose(self.ring.kernels.polynomial(a.data, 1), level)
+        total = switch.total(digits, level, keys, elements=elements, source=a.data, base=a.data)
+        return Ciphertext(level, a.scale, switch.mod_down(total, level))
 
     def conjugate(self, a: Ciphertext) -> Ciphertext:
         return self.apply_galois(a, [conjugation_element(self.ring.chain.ring_dimension)])[0]

@@ -14,7 +14,6 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.kernels.plans import Words
 from heatfhe.errors import ConfigError
 
 TAG = b"heatfhe/ckks32/v1/uniform"
@@ -36,7 +35,7 @@ def _words(head: bytes, prime: int, attempt: int, count: int) -> NDArray[np.uint
     return np.concatenate(parts)
 
 
-def uniform(seed: bytes, params_hash: bytes, what: bytes, primes: list[int], count: int) -> Words:
+def uniform(seed: bytes, params_hash: bytes, what: bytes, primes: list[int], count: int) -> NDArray[np.uint32]:
     """Uniform residues (len(primes), count), evaluations in natural order."""
     if len(seed) != SEED_BYTES or len(params_hash) != 32:
         raise ConfigError("a seed and a parameter hash have 32 bytes each")

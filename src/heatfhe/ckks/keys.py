@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heatfhe.ckks.chain import Chain
 from heatfhe.ckks.expand import label, uniform
 from heatfhe.ckks.kernels import Kernels, Words
-from heatfhe.ckks.kernels.plans import natural_order
 from heatfhe.ckks.primes import log2_product
 from heatfhe.errors import ConfigError, MissingKeyError
 
@@ -105,24 +105,21 @@ class SwitchKey:
 
     id: KeyId
     seed: bytes
-    b: Words  # (digits, limbs, N), stored order
+    b: NDArray[np.uint32]  # (digits, limbs, N), natural order
 
 
-def uniform_half(key: KeyId, seed: bytes, digit: int, chain: Chain, params_hash: bytes) -> Words:
-    """The uniform half of one digit, in stored order."""
-    return _stored(seed, params_hash, label(key.kind, key.element, digit), key.rows(chain), chain)
+def uniform_half(key: KeyId, seed: bytes, digit: int, chain: Chain, params_hash: bytes) -> NDArray[np.uint32]:
+    """The uniform half of one digit, in natural order."""
+    return _expanded(seed, params_hash, label(key.kind, key.element, digit), key.rows(chain), chain)
 
 
-def fresh_half(seed: bytes, level: int, chain: Chain, params_hash: bytes) -> Words:
-    """The uniform half of a fresh ciphertext, in stored order."""
-    return _stored(seed, params_hash, label(FRESH, level, 0), list(chain.rows(level)), chain)
+def fresh_half(seed: bytes, level: int, chain: Chain, params_hash: bytes) -> NDArray[np.uint32]:
+    """The uniform half of a fresh ciphertext, in natural order."""
+    return _expanded(seed, params_hash, label(FRESH, level, 0), list(chain.rows(level)), chain)
 
 
-def _stored(seed: bytes, params_hash: bytes, what: bytes, rows: list[int], chain: Chain) -> Words:
-    natural = uniform(seed, params_hash, what, [chain.moduli[r] for r in rows], chain.ring_dimension)
-    stored = np.empty_like(natural)
-    stored[:, natural_order(chain.ring_dimension)] = natural
-    return stored
+def _expanded(seed: bytes, params_hash: bytes, what: bytes, rows: list[int], chain: Chain) -> NDArray[np.uint32]:
+    return uniform(seed, params_hash, what, [chain.moduli[r] for r in rows], chain.ring_dimension)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,11 +129,15 @@ class Fresh:
     level: int
     scale: float
     seed: bytes
-    b: Words  # (limbs, N), stored order
+    b: NDArray[np.uint32]  # (limbs, N), natural order
 
 
 class KeyTable:
-    """Evaluation keys ready for use, by kind and Galois element."""
+    """Evaluation keys ready for use, by kind and Galois element.
+
+    Digit i of the sparse-to-dense key multiplies a digit moved by the automorphism phi_i. It is kept moved by phi_i^-1:
+    the product with the digit as it is, moved by phi_i, is the same.
+    """
 
     def __init__(self, chain: Chain, kernels: Kernels, params_hash: bytes) -> None:
         self._chain, self._kernels, self._hash = chain, kernels, params_hash
@@ -144,12 +145,17 @@ class KeyTable:
 
     def add(self, key: SwitchKey) -> None:
         """Expand a key's uniform half and keep it, both halves prepared."""
+        kernels, n = self._kernels, self._chain.ring_dimension
         rows = np.array(key.id.rows(self._chain), dtype=np.int64)
-        ready = np.empty((key.b.shape[0], 2, *key.b.shape[1:]), dtype=np.uint32)
-        for digit in range(key.b.shape[0]):
+        fold = fold_rotations(n // 2) if key.id.kind == TO_DENSE else ()
+        ready = []
+        for digit, b in enumerate(key.b):
             a = uniform_half(key.id, key.seed, digit, self._chain, self._hash)
-            ready[digit] = self._kernels.prepare(np.stack([key.b[digit], a]), rows)
-        self._keys[key.id.kind, key.id.element] = (ready, key.id.cap)
+            words = kernels.prepare(kernels.upload(np.stack([b, a])), rows)
+            if fold and fold[digit]:
+                words = kernels.automorphism(words, galois_element(-fold[digit], n))
+            ready.append(words)
+        self._keys[key.id.kind, key.id.element] = (kernels.stack(ready), key.id.cap)
 
     def get(self, kind: int, element: int = 1) -> tuple[Words, int]:
         """A key's words (digits, 2, limbs, N) and its level cap."""
@@ -163,4 +169,4 @@ class KeyTable:
     @property
     def memory(self) -> int:
         """Memory held."""
-        return sum(words.nbytes for words, _ in self._keys.values())
+        return sum(self._kernels.size(words) for words, _ in self._keys.values())

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from heatfhe.ckks.kernels import Words
-from heatfhe.ckks.keys import KeyTable
+from heatfhe.ckks.kernels import Digits, KeyView, Words
+from heatfhe.ckks.keys import GALOIS, KeyTable
 from heatfhe.ckks.ring import Ring
 from heatfhe.errors import MissingKeyError
 
@@ -20,35 +20,52 @@ class KeySwitcher:
 
     def __init__(self, ring: Ring, keys: KeyTable) -> None:
         self.ring, self.keys = ring, keys
+        self._views: dict[tuple[int, int, int], KeyView] = {}
 
-    def decompose(self, a: Words, level: int) -> Words:
-        """Digits of a polynomial (limbs, N), raised to the extended level: shared by every rotation of it."""
+    def decompose(self, a: Words, level: int) -> Digits:
+        """Digits of a polynomial (limbs, N), or of each of several, raised to the extended level."""
         return self.ring.kernels.mod_up(a, self.ring.digit_plan(level))
 
-    def product(self, digits: Words, level: int, kind: int, element: int = 1) -> Words:
-        """Inner product with a key: (2, extended limbs, N), P times the switched polynomial modulo QP."""
+    def view(self, level: int, kind: int, element: int = 1) -> KeyView:
+        """What a level reads of a key."""
         words, cap = self.keys.get(kind, element)
-        if cap < level:
-            raise MissingKeyError(
-                f"the key for Galois element {element} serves levels up to {cap}, the operand is at level {level}; "
-                "drop the operand first or ask for a key of a higher cap"
-            )
-        ring = self.ring
-        present = ring.chain.digit_numbers(level)
-        key = words[present[0] : present[-1] + 1]
-        return ring.kernels.key_product(digits, key, ring.key_places(level, cap), ring.extended(level))
+        name = (kind, element, level)
+        if name not in self._views or self._views[name].words is not words:
+            if cap < level:
+                raise MissingKeyError(
+                    f"the key for Galois element {element} serves levels up to {cap}, the operand is at level {level}; "
+                    "drop the operand first or ask for a key of a higher cap"
+                )
+            first = self.ring.chain.digit_numbers(level)[0]
+            self._views[name] = KeyView(words, first, self.ring.key_places(level, cap))
+        return self._views[name]
 
-    def raised(self, data: Words, level: int, onto: Words) -> Words:
-        """onto + P * data: polynomials (B, limbs, N) joined to polynomials modulo QP, in place."""
-        ring = self.ring
-        return ring.kernels.add_lifted(onto, data, ring.special_factors(level), ring.rows(level))
+    def products(
+        self, digits: Digits | None, level: int, elements: Sequence[int], source: Words, *, moved: bool
+    ) -> Words:
+        """(K, 2, E, N): a ciphertext under the key of each automorphism, modulo QP, itself moved or yet to be.
 
-    def lifted(self, data: Words, level: int) -> Words:
-        """P * data modulo QP."""
-        shape = (data.shape[0], len(self.ring.extended(level)), data.shape[-1])
-        return self.raised(data, level, np.zeros(shape, dtype=np.uint32))
-
-    def mod_down(self, x: Words, level: int, target: int | None = None) -> Words:
-        """Divide by P and, where a lower target is given, rescale in the same step."""
+        ``digits`` are those of its second polynomial; element 1 is the ciphertext itself and needs none.
+        """
         ring = self.ring
-        return ring.kernels.divide(x, ring.step(level, level if target is None else target, extended=True))
+        keys = [None if g == 1 else self.view(level, GALOIS, g) for g in elements]
+        return ring.kernels.switch(
+            digits, keys, ring.extended(level), source=source, factors=ring.special_factors(level),
+            elements=elements if moved else (),
+        )  # fmt: skip
+
+    def total(
+        self, digits: Digits, level: int, keys: Sequence[KeyView], *, elements: Sequence[int] = (),
+        source: Words | None = None, base: Words | None = None,
+    ) -> Words:  # fmt: skip
+        """(2, E, N): base plus the sum of what the keys give, modulo QP; see the kernels' switch_total."""
+        ring = self.ring
+        return ring.kernels.switch_total(
+            digits, keys, ring.extended(level), factors=ring.special_factors(level), elements=elements, source=source,
+            base=base,
+        )  # fmt: skip
+
+    def mod_down(self, x: Words, level: int, target: int | None = None, *, elements: Sequence[int] = ()) -> Words:
+        """Divide by P and, where a lower target is given, rescale in the same step; then move, where asked."""
+        plan = self.ring.step(level, level if target is None else target, extended=True)
+        return self.ring.kernels.divide(x, plan, elements)

@@ -9,7 +9,7 @@ Troncoso-Pastoriza, Hubaux, ePrint 2020/1203.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,20 +22,22 @@ from heatfhe.ckks.keys import GALOIS, galois_element
 from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.errors import EngineError
 
+TOGETHER = 4  # giant steps that share a call: their sums and digits are held at once
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedMap:
-    """A linear map encoded at one level, modulo QP."""
+    """A linear map encoded at one level, modulo QP.
+
+    ``name`` is that of a map that is kept and applied again, unique among the maps of one ring; None for any other.
+    """
 
     level: int
     scale: float  # of the plaintexts
     babies: tuple[int, ...]
     giants: tuple[tuple[int, Rows, Words], ...]  # rotation, which baby each plaintext multiplies, plaintexts (D, E, N)
-
-    @property
-    def memory(self) -> int:
-        """Memory held."""
-        return sum(words.nbytes for _, _, words in self.giants)
+    memory: int  # bytes held
+    name: Hashable | None = None
 
     @property
     def rotations(self) -> tuple[int, ...]:
@@ -46,53 +48,53 @@ class EncodedMap:
 Diagonals = Mapping[int, Mapping[int, Callable[[], NDArray[Any]]]]
 
 
-def encode_map(ring: Ring, giants: Diagonals, level: int, scale: float) -> EncodedMap:
+def encode_map(ring: Ring, giants: Diagonals, level: int, scale: float, *, name: Hashable | None = None) -> EncodedMap:
     """Encode giants[G][b]() for every G and b; the vectors are already rolled back by G."""
     slots = ring.chain.ring_dimension // 2
     babies = tuple(sorted({b % slots for row in giants.values() for b in row}))
+    if not babies:
+        raise EngineError("linear map: it has no diagonals")
     place = {b: i for i, b in enumerate(babies)}
     rows = ring.extended(level)
     out = []
-    for g, row in giants.items():
+    for g, row in ((g, row) for g, row in giants.items() if row):
         which = np.array([place[b % slots] for b in row], dtype=np.int64)
-        plains = np.empty((len(row), len(rows), ring.chain.ring_dimension), dtype=np.uint32)
-        for plain, make in zip(plains, row.values()):
-            plain[:] = ring.plaintext(make(), scale, rows)
+        plains = ring.kernels.stack([ring.plaintext(make(), scale, rows) for make in row.values()])
         out.append((g % slots, which, plains))
-    return EncodedMap(level, scale, babies, tuple(out))
+    memory = sum(ring.kernels.size(plains) for _, _, plains in out)
+    return EncodedMap(level, scale, babies, tuple(out), memory, name)
 
 
 def apply_map(evaluator: Evaluator, a: Ciphertext, m: EncodedMap) -> Ciphertext:
     """The map's image, one level down."""
-    ring, switch = evaluator.ring, evaluator.switch
-    kernels, level = ring.kernels, a.level
+    ring, level = evaluator.ring, a.level
     if level != m.level:
         raise EngineError(f"linear map: encoded at level {m.level}, the operand is at level {level}")
-    rows, n = ring.extended(level), ring.chain.ring_dimension
-    values = np.empty((len(m.babies), 2, len(rows), n), dtype=np.uint32)
-    digits = switch.decompose(a.data[1], level) if any(m.babies) else None
-    for value, baby in zip(values, m.babies):
-        if baby == 0 or digits is None:
-            value[:] = switch.lifted(a.data, level)
-            continue
-        element = galois_element(baby, n)
-        product = switch.product(digits, level, GALOIS, element)
-        switch.raised(a.data[:1], level, product[:1])
-        value[:] = kernels.automorphism(product, element)
+    (data,) = ring.kernels.replay(m.name, lambda words: [_image(evaluator, words, m)], a.data)
+    return Ciphertext(level - 1, ring.scale_below(a.scale * m.scale, level), data)
+
+
+def _image(evaluator: Evaluator, data: Words, m: EncodedMap) -> Words:
+    """The words of the image."""
+    ring, switch, level = evaluator.ring, evaluator.switch, m.level
+    kernels, n = ring.kernels, ring.chain.ring_dimension
+    digits = switch.decompose(kernels.polynomial(data, 1), level) if any(m.babies) else None
+    values = switch.products(digits, level, [galois_element(b, n) for b in m.babies], data, moved=True)
+
+    def sums(giants: Sequence[tuple[int, Rows, Words]]) -> Words:
+        return kernels.giant_sums(values, [w for _, w, _ in giants], [p for _, _, p in giants], ring.extended(level))
+
+    still = [g for g in m.giants if g[0] == 0]
+    moved = [g for g in m.giants if g[0] != 0]
     total: Words | None = None
-    for giant, which, plains in m.giants:
-        inner = kernels.multiply_accumulate(values, which, plains, rows)
-        if giant:
-            element = galois_element(giant, n)
-            second = switch.mod_down(inner[1:], level)[0]
-            product = switch.product(switch.decompose(second, level), level, GALOIS, element)
-            product[0] = kernels.add(product[0], inner[0], rows)
-            inner = kernels.automorphism(product, element)
-        total = inner if total is None else kernels.add(total, inner, rows)
-    if total is None:
-        raise EngineError("linear map: it has no diagonals")
-    scale = a.scale * m.scale / float(ring.ratio(level, level - 1))
-    canonical = ring.scales[level - 1] if level - 1 < len(ring.scales) else scale
-    if abs(scale / canonical - 1) < 1e-12:
-        scale = canonical
-    return Ciphertext(level - 1, scale, switch.mod_down(total, level, level - 1))
+    for giant in still:
+        inner = kernels.polynomial(sums([giant]), 0)
+        total = inner if total is None else kernels.add(total, inner, ring.extended(level))
+    for first in range(0, len(moved), TOGETHER):
+        some = moved[first : first + TOGETHER]
+        inner = sums(some)
+        elements = [galois_element(g, n) for g, _, _ in some]
+        keys = [switch.view(level, GALOIS, element) for element in elements]
+        second = switch.decompose(switch.mod_down(kernels.each(inner, 1), level), level)
+        total = switch.total(second, level, keys, elements=elements, source=inner, base=total)
+    return switch.mod_down(total, level, level - 1)

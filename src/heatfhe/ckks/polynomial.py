@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.evaluator import Evaluator
-from heatfhe.ckks.ring import Ciphertext
+from heatfhe.ckks.ring import Ciphertext, at_scale
 from heatfhe.errors import OutOfLevelsError
 
 
@@ -67,8 +66,8 @@ class ChebyshevEvaluator:
         if pairs:
             out = e.multiply_sum(pairs, terms)
         else:
-            out = self._combine(terms, level + 1, scale * float(ratio))
-        return e.add_constant(Ciphertext(level, scale, out.data), float(p[0]))
+            out = e.combine(terms, scale * float(ratio))
+        return e.add_constant(at_scale(out, scale), float(p[0]))
 
     def _simple(self, p: NDArray[np.float64], level: int) -> bool:
         """Whether p is a linear combination of T_1 .. T_3 that are still above the level."""
@@ -82,14 +81,6 @@ class ChebyshevEvaluator:
             factor = round(Fraction(float(p[k])) * Fraction(scale) * ratio / Fraction(t.scale))
             out.append((self._e.restrict(t, level), factor))
         return out
-
-    def _combine(self, terms: Sequence[tuple[Ciphertext, int]], level: int, scale: float) -> Ciphertext:
-        e, total = self._e, None
-        for t, factor in terms:
-            product = Ciphertext(level, scale, e.times_integer(t, factor).data)
-            total = product if total is None else e.add(total, product)
-        assert total is not None  # a series of degree 0 is never asked for
-        return e.rescale(total)
 
 
 def double_angle(evaluator: Evaluator, x: Ciphertext, constant: float) -> Ciphertext:

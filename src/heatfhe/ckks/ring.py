@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,17 +15,18 @@ from numpy.typing import NDArray
 
 from heatfhe.ckks.chain import Chain
 from heatfhe.ckks.encoding import Encoder
-from heatfhe.ckks.kernels import DigitPlan, Division, Kernels, Rows, Words
-from heatfhe.ckks.kernels.plans import digit_plan, division
+from heatfhe.ckks.kernels import DigitPlan, Division, Kernels, Residues, Rows, Words
+from heatfhe.ckks.kernels.plans import digit_plan, division, times
 from heatfhe.errors import EngineError
 
 T = TypeVar("T")
 SCALE_TOLERANCE = 1e-12
+KEPT_STEPS = 4096  # divisions with a factor of their own: drops need few, constants of a circuit some
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ciphertext:
-    """(b, a) with b + a s = scale * message + error, as evaluations (2, limbs, N) modulo the primes of its level."""
+    """(b, a) with b + a s = scale * message + error: words (2, limbs, N) modulo the primes of its level."""
 
     level: int
     scale: float
@@ -34,6 +36,19 @@ class Ciphertext:
 def same_scale(a: float, b: float) -> bool:
     """Equal to rounding: anything looser would be a silent relative error of the message."""
     return abs(a / b - 1) <= SCALE_TOLERANCE
+
+
+def at_scale(a: Ciphertext, scale: float, *, factor: float = 1.0) -> Ciphertext:
+    """The same words under the scale they are known to have: the tracked one times the factor its caller names.
+
+    Equal up to rounding of doubles, or refused. With a factor other than one the value is divided by it.
+    """
+    if not same_scale(a.scale * factor, scale):
+        raise EngineError(
+            f"level {a.level}: a scale of 2^{math.log2(a.scale):.9f} times {factor!r} is not 2^{math.log2(scale):.9f}; "
+            "the chain or the matrices are wrong"
+        )
+    return Ciphertext(a.level, scale, a.data)
 
 
 class Ring:
@@ -49,6 +64,7 @@ class Ring:
         self.scales = chain.scales()
         self.special = np.array(chain.special_rows, dtype=np.int64)
         self._cache: dict[tuple[Any, ...], Any] = {}
+        self._steps: OrderedDict[tuple[int, int, bool, int], Division] = OrderedDict()
 
     def rows(self, level: int) -> Rows:
         """Prime indices of a level."""
@@ -81,8 +97,10 @@ class Ring:
             lambda: digit_plan(c.moduli, list(c.rows(level)), [*c.rows(level), *c.special_rows], c.digits(level)),
         )
 
-    def step(self, source: int, target: int, *, extended: bool = False) -> Division:
-        """round(x E / D) from a level, with the special primes or without, to a level."""
+    def step(self, source: int, target: int, *, extended: bool = False, factor: int = 1) -> Division:
+        """round(factor x E / D) from a level, with the special primes or without, to a level."""
+        if factor != 1:
+            return self._scaled_step(source, target, extended, factor)
         c = self.chain
 
         def make() -> Division:
@@ -90,6 +108,16 @@ class Ring:
             return division(c.moduli, src, list(c.rows(target)))
 
         return self._keep(("step", source, target, extended), make)
+
+    def _scaled_step(self, source: int, target: int, extended: bool, factor: int) -> Division:
+        name = (source, target, extended, factor)
+        if name in self._steps:
+            self._steps.move_to_end(name)
+        else:
+            self._steps[name] = times(self.moduli, self.step(source, target, extended=extended), factor)
+            if len(self._steps) > KEPT_STEPS:
+                self._steps.popitem(last=False)
+        return self._steps[name]
 
     def ratio(self, source: int, target: int) -> Fraction:
         """D / E between two levels: what the scale is divided by, exactly."""
@@ -101,19 +129,25 @@ class Ring:
 
         return self._keep(("ratio", source, target), make)
 
-    def special_factors(self, level: int) -> Words:
+    def scale_below(self, scale: float, level: int) -> float:
+        """The scale after a rescale from a level; the canonical one where it is that up to rounding of doubles."""
+        out = scale / float(self.ratio(level, level - 1))
+        if level - 1 < len(self.scales) and same_scale(out, self.scales[level - 1]):
+            return self.scales[level - 1]
+        return out
+
+    def special_factors(self, level: int) -> Residues:
         """P modulo each prime of a level."""
         p = math.prod(self.chain.special)
         return self._keep(("factors", level), lambda: self.constant(p, self.rows(level)))
 
-    def constant(self, value: int, rows: Rows) -> Words:
+    def constant(self, value: int, rows: Rows) -> Residues:
         """An integer modulo each prime."""
         return np.array([value % self.moduli[r] for r in rows], dtype=np.uint32)
 
     def polynomial(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
         """Evaluations of encoded slots."""
-        coefficients = self.encoder.encode(values, scale)
-        return self.kernels.ntt(self.kernels.residues(coefficients, rows), rows)
+        return self.kernels.evaluate(self.encoder.encode(values, scale), rows)
 
     def plaintext(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
         """Encoded slots, ready to be multiplied."""
@@ -126,7 +160,7 @@ class Ring:
             coefficients = np.zeros(self.chain.ring_dimension, dtype=np.int64)
             coefficients[self.chain.ring_dimension // 2] = 1
             rows = self.rows(level)
-            return self.kernels.prepare(self.kernels.ntt(self.kernels.residues(coefficients, rows), rows), rows)
+            return self.kernels.prepare(self.kernels.evaluate(coefficients, rows), rows)
 
         return self._keep(("i", level), make)
 

@@ -42,8 +42,8 @@ class NativeKeyring:
         if request.params.security_bits and sparse_modulus_bits(chain) > limit:
             raise ConfigError(f"{request.params.name}: the sparse secret's modulus exceeds {limit:g} bits")
         self._request, self._native = request, native
-        self._archive = Archive(chain, native.hash, native.floor)
         ring = Ring(chain, load_kernels("cpu", chain.ring_dimension, chain.moduli, threads=threads))
+        self._archive = Archive(chain, ring.kernels, native.hash, native.floor)
         source = OsSource()
         self._secret = make_secret(chain.ring_dimension, source) if folder is None else self._load(folder)
         self._maker = KeyMaker(ring, self._secret, source, native.hash)

@@ -1,34 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of encoded plaintexts with an owner and a byte count."""
+"""A store of encoded plaintexts with an owner and a byte count."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 
 class Encodings:
-    """Encoded plaintexts by key and level, least recently used ones leaving first, within a byte budget."""
+    """Encoded plaintexts by key and level, within a byte budget. What fits stays, the rest is made each time.
+
+    Nothing leaves: a plan walks through its plaintexts in a cycle, and whatever a cycle evicts it soon needs again.
+    """
 
     def __init__(self, budget: int) -> None:
         self.budget, self.used = budget, 0
-        self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[Any, int], tuple[Any, int]] = OrderedDict()
+        self._lock = threading.RLock()
+        self._held: dict[tuple[Any, int], Any] = {}
 
-    def get(self, key: tuple[Any, int], size: int, make: Callable[[], Any]) -> Any:
-        """The encoding under this key, made and kept if it is not there and fits."""
+    def get(self, key: tuple[Any, int], size: int, make: Callable[[bool], Any]) -> Any:
+        """The encoding under this key; make is told whether what it makes will be kept."""
         with self._lock:
             if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key][0]
-        plain = make()
-        with self._lock:
-            if key not in self._held and size <= self.budget:
-                self._held[key] = plain, size
+                return self._held[key]
+            kept = self.used + size <= self.budget
+            plain = make(kept)
+            if kept:
+                self._held[key] = plain
                 self.used += size
-                while self.used > self.budget:
-                    _, (_, freed) = self._held.popitem(last=False)
-                    self.used -= freed
-        return plain
+            return plain

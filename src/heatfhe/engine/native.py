@@ -47,7 +47,7 @@ class NativeEngine:
         self._request = request
         self._ring = Ring(chain, kernels)
         self._floor = native.floor
-        self._archive = Archive(chain, native.hash, native.floor)
+        self._archive = Archive(chain, kernels, native.hash, native.floor)
         slots = request.params.slots
         self._rotations = {r % slots for r in request.rotations} | {0}
         self._periods = {check_period(p, slots) for p in request.bootstrap_periods}
@@ -124,28 +124,20 @@ class NativeEngine:
             )
         self._need_level(pairs[0][0], "multiply_plain")
         ring, rows, scale = self._ring, self._ring.rows(level), self._e.plain_scale(level)
-        total: Words | None = None
-        values: list[Words] = []
-        plains: list[Words] = []
+        products: list[tuple[Words, Words]] = []
+        terms: list[tuple[Words, int]] = []
         for a, p in pairs:
             if isinstance(p, Vector) or (isinstance(p, complex) and p.imag != 0.0):
-                values.append(a.data)
-                plains.append(self._factor(p, level))
-                continue
-            factor = round(Fraction(float(p.real)) * Fraction(scale))
-            term = ring.kernels.scale(a.data, ring.constant(factor, rows), rows)
-            total = term if total is None else ring.kernels.add(total, term, rows)
-        if len(values) == 1:
-            products = ring.kernels.product(values[0], plains[0], rows)
-            total = products if total is None else ring.kernels.add(total, products, rows)
-        elif values:
-            unique = {id(v): v for v in values}
-            places = {key: i for i, key in enumerate(unique)}
-            which = np.array([places[id(v)] for v in values], dtype=np.int64)
-            products = ring.kernels.multiply_accumulate(np.stack(list(unique.values())), which, np.stack(plains), rows)
-            total = products if total is None else ring.kernels.add(total, products, rows)
-        assert total is not None
-        return self._e.rescale(Ciphertext(level, pairs[0][0].scale * scale, total))
+                products.append((a.data, self._factor(p, level)))
+            else:
+                terms.append((a.data, round(Fraction(float(p.real)) * Fraction(scale))))
+        now = pairs[0][0].scale * scale
+        if len(pairs) == len(terms) == 1:
+            return self._e.rescale(Ciphertext(level, now, terms[0][0]), factor=terms[0][1])
+        total = ring.kernels.product_sum(products, rows) if products else None
+        if terms:
+            total = ring.kernels.combine([(x, ring.constant(k, rows)) for x, k in terms], rows, total)
+        return self._e.rescale(Ciphertext(level, now, total))
 
     def linear(self, a: Ciphertext, m: LinearMap) -> Ciphertext:
         self._need_level(a, f"linear {m.key}")
@@ -196,6 +188,10 @@ class NativeEngine:
     def parse(self, blob: bytes) -> Ciphertext:
         return self._archive.parse(blob)
 
+    def synchronize(self) -> None:
+        """Wait for the kernels."""
+        self._ring.kernels.synchronize()
+
     # -- what steps need -----------------------------------------------------------------------------------------------
 
     def _need_level(self, a: Ciphertext, what: str) -> None:
@@ -219,7 +215,8 @@ class NativeEngine:
     def _encoded(self, p: Vector, use: str, level: int, limbs: int, make: Callable[[], Words]) -> Words:
         if not p.keep:
             return make()
-        words: Words = self._encodings.get(((use, p.key), level), 4 * limbs * self.params.ring_dimension, make)
+        size = 4 * limbs * self.params.ring_dimension
+        words: Words = self._encodings.get(((use, p.key), level), size, lambda _: make())
         return words
 
     def _factor(self, p: Vector | complex, level: int) -> Words:
@@ -229,13 +226,14 @@ class NativeEngine:
         return self._encoded(p, "multiply", level, len(rows), lambda: self._ring.plaintext(p.make(), scale, rows))
 
     def _map(self, m: LinearMap, level: int) -> EncodedMap:
-        def make() -> EncodedMap:
+        def make(kept: bool) -> EncodedMap:
             giants = {g: {b: v.make for b, v in row.items()} for g, row in m.giants.items()}
-            return encode_map(self._ring, giants, level, self._e.plain_scale(level))
+            name = ("map", m.key, level) if kept else None
+            return encode_map(self._ring, giants, level, self._e.plain_scale(level), name=name)
 
         vectors = [v for row in m.giants.values() for v in row.values()]
         if not all(v.keep for v in vectors):
-            return make()
+            return make(False)
         size = 4 * len(vectors) * len(self._ring.extended(level)) * self.params.ring_dimension
         encoded: EncodedMap = self._encodings.get((("map", m.key), level), size, make)
         return encoded

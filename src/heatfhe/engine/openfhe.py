@@ -103,7 +103,7 @@ class OpenFHEEngine:
             size = 8 * self.params.ring_dimension * (self._context.limbs(level) + 1)
             if not p.keep:
                 return self._context.encode(p.make(), level)
-            return self._encodings.get((p.key, level), size, lambda: self._context.encode(p.make(), level))
+            return self._encodings.get((p.key, level), size, lambda _: self._context.encode(p.make(), level))
         number = complex(p)
         if not (math.isfinite(number.real) and math.isfinite(number.imag)):
             raise EngineError("a plaintext number is not finite; look for a division by zero where it is made")
@@ -114,7 +114,7 @@ class OpenFHEEngine:
         level, scale = self._context.level(a), self._context.scale(self._context.level(a))
         size = 8 * self.params.ring_dimension * (self._context.limbs(level) + 1)
         plain = self._encodings.get(
-            (("free", k), level), size, lambda: self._context.encode(complex(k.real / scale, k.imag / scale), level)
+            (("free", k), level), size, lambda _: self._context.encode(complex(k.real / scale, k.imag / scale), level)
         )
         out = self._cc.EvalMult(a, plain)
         out.SetNoiseScaleDeg(1)
@@ -338,6 +338,9 @@ class OpenFHEEngine:
         out.SetSlots(self._context.slots)
         self._context.check_canonical(out, "bootstrap")
         return out, gain
+
+    def synchronize(self) -> None:
+        """Everything is done when a method returns."""
 
     def dump(self, a: Ciphertext) -> bytes:
         """Wire form of a value."""

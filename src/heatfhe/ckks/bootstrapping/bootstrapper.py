@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots, encode_coeffs_to_slots
 from heatfhe.ckks.bootstrapping.eval_mod import eval_mod
 from heatfhe.ckks.bootstrapping.mod_raise import mod_raise, trace
 from heatfhe.ckks.bootstrapping.slots_to_coeffs import encode_slots_to_coeffs
 from heatfhe.ckks.bootstrapping.spec import BootstrapSpec, check_period, growth
 from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.kernels import Words
 from heatfhe.ckks.linear import EncodedMap, apply_map
-from heatfhe.ckks.ring import Ciphertext
+from heatfhe.ckks.ring import Ciphertext, at_scale
 from heatfhe.errors import OutOfLevelsError
 
 
@@ -59,16 +62,25 @@ class Bootstrapper:
         grow = growth(bound)
         if a.level < self._spec.floor:
             raise OutOfLevelsError(f"bootstrap: needs {self._spec.floor} levels for SlotsToCoeffs, has {a.level}")
-        low = e.drop(a, self._spec.stc_start(period))
-        for m in self._slots_to_coeffs(period, grow):
-            low = apply_map(e, low, m)
-        raised = trace(e, mod_raise(e, low, period, self._spec.raised(chain, period)), period)
-        out = []
-        for part in coeffs_to_slots(e, raised, self._coeffs_to_slots(period), imaginary=imaginary):
-            reduced = eval_mod(e, part)  # z / R at EvalMod's scale is z at the canonical one
-            value = Ciphertext(reduced.level, e.ring.scales[reduced.level], reduced.data)
-            out.append(e.times_integer(value, 1 << grow) if grow else value)
-        return out
+        scales, start, top = e.ring.scales, self._spec.stc_start(period), chain.normal_levels
+        to_coeffs, to_slots = self._slots_to_coeffs(period, grow), self._coeffs_to_slots(period)
+
+        def body(words: Words) -> Sequence[Words]:
+            low = Ciphertext(start, scales[start], words)
+            for m in to_coeffs:
+                low = apply_map(e, low, m)
+            raised = trace(e, mod_raise(e, low, period, self._spec.raised(chain, period)), period)
+            raised = at_scale(raised, float(chain.base_modulus), factor=self._ratio * 2.0**grow)
+            out = []
+            for part in coeffs_to_slots(e, raised, to_slots, imaginary=imaginary):
+                reduced = eval_mod(e, part)  # z / R at EvalMod's scale is z at the canonical one
+                value = at_scale(reduced, scales[top], factor=1 / self._ratio)
+                out.append((e.times_integer(value, 1 << grow) if grow else value).data)
+            return out
+
+        low = at_scale(e.drop(a, start), scales[start])
+        fresh = e.ring.kernels.replay(("bootstrap", period, grow, imaginary), body, low.data)
+        return [Ciphertext(top, scales[top], words) for words in fresh]
 
     def bootstrap(self, a: Ciphertext, *, period: int, bound: float = 1.0) -> Ciphertext:
         """The same complex value with fresh levels."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from heatfhe.ckks.bootstrapping.matrices import Matrix, Steps, steps, transform
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
-from heatfhe.ckks.ring import Ciphertext, Ring
+from heatfhe.ckks.ring import Ciphertext, Ring, at_scale
 
 
 def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float) -> list[Steps]:
@@ -39,8 +39,7 @@ def coeffs_to_slots(
     """The real coefficients, and the imaginary ones if asked."""
     for m in maps:
         a = apply_map(evaluator, a, m)
-    scale = 2.0**evaluator.ring.chain.eval_bits
-    a = Ciphertext(a.level, scale, a.data)  # equal up to rounding of doubles
+    a = at_scale(a, 2.0**evaluator.ring.chain.eval_bits)
     conjugate = evaluator.conjugate(a)
     real = evaluator.add(a, conjugate)
     return [real, evaluator.times_i(evaluator.sub(conjugate, a))] if imaginary else [real]

@@ -15,35 +15,32 @@ import math
 import numpy as np
 
 from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.kernels import KeyView
 from heatfhe.ckks.keys import TO_DENSE, TO_SPARSE, KeyId, fold_rotations, galois_element
 from heatfhe.ckks.ring import Ciphertext
 
 
 def mod_raise(evaluator: Evaluator, a: Ciphertext, period: int, level: int) -> Ciphertext:
-    """A ciphertext of level 0 at a level of CoeffsToSlots, its scale q0, summed over the folded part of the trace."""
-    ring, keys = evaluator.ring, evaluator.switch.keys
+    """A ciphertext of level 0 at a level of CoeffsToSlots and the same scale, summed over the trace's folded part."""
+    ring, switch = evaluator.ring, evaluator.switch
     chain, kernels = ring.chain, ring.kernels
     n, base = chain.ring_dimension, ring.rows(0)
 
     rows = np.array(KeyId(kind=TO_SPARSE).rows(chain), dtype=np.int64)
-    key, _ = keys.get(TO_SPARSE)
-    every = np.arange(len(rows), dtype=np.int64)
-    product = kernels.key_product(kernels.mod_up(a.data[1], ring.lift(rows)), key, every, rows)
+    words, _ = switch.keys.get(TO_SPARSE)
+    key = KeyView(words, 0, np.arange(len(rows), dtype=np.int64))
+    digits = kernels.mod_up(kernels.polynomial(a.data, 1), ring.lift(rows))
     special = math.prod(chain.moduli[int(r)] for r in rows[len(base) :])
-    kernels.add_lifted(product[:1], a.data[:1], ring.constant(special, base), base)
-    sparse = kernels.divide(product, ring.base_step(rows))
+    product = kernels.switch(digits, [key], rows, source=a.data, factors=ring.constant(special, base))
+    sparse = kernels.polynomial(kernels.divide(product, ring.base_step(rows)), 0)
 
-    b = kernels.mod_up(sparse[0], ring.lift(ring.rows(level)))
-    digits = kernels.mod_up(sparse[1], ring.lift(ring.extended(level)))
-    key, cap = keys.get(TO_DENSE)
+    b = kernels.extend(kernels.polynomial(sparse, 0), ring.lift(ring.rows(level)))
+    digits = kernels.mod_up(kernels.polynomial(sparse, 1), ring.lift(ring.extended(level)))
+    words, cap = switch.keys.get(TO_DENSE)
     elements = [galois_element(k, n) for k in folded(n // 2, period)]
-    digits = np.concatenate([digits, *(kernels.automorphism(digits, g) for g in elements[1:])])
-    product = kernels.key_product(digits, key[: len(elements)], ring.key_places(level, cap), ring.extended(level))
-    first = b
-    for g in elements[1:]:
-        b = kernels.add(b, kernels.automorphism(first, g), ring.rows(level))
-    evaluator.switch.raised(b, level, product[:1])
-    return Ciphertext(level, float(chain.base_modulus), evaluator.switch.mod_down(product, level))
+    keys = [KeyView(words, i, ring.key_places(level, cap)) for i in range(len(elements))]
+    total = switch.total(digits, level, keys, elements=elements, source=kernels.stack([b, b]))
+    return Ciphertext(level, a.scale, switch.mod_down(total, level))
 
 
 def trace(evaluator: Evaluator, a: Ciphertext, period: int) -> Ciphertext:

@@ -285,6 +285,30 @@ def tensor_add(out: Array, x: Array, y: Array, rows: Array, q: Array, qi: Array,
         _dot1(out[2, r], x[1, r], y[1, r], q[p], qi[p])
 
 
+@jit(
+    "void(uint32[:,:,::1],uint32[:,:,::1],uint32[:,:,::1],uint32[:,:,::1],uint32[:,:,::1],"
+    "uint32[:,::1],uint32[:,::1],uint32[:,::1],uint32[:,::1],int64[::1],uint32[::1],uint32[::1],int64,int64)"
+)
+def product_add4(
+    out: Array, a: Array, b: Array, c: Array, d: Array, e: Array, f: Array, g: Array, i: Array,
+    rows: Array, q: Array, qi: Array, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Adds a e + b f + c g + d i to out: limbs (B, R, N) times prepared limbs (R, N)."""
+    for task in range(lo, hi):
+        k, r = task // a.shape[1], task % a.shape[1]
+        p = rows[r]
+        _dot4(out[k, r], a[k, r], b[k, r], c[k, r], d[k, r], e[r], f[r], g[r], i[r], q[p], qi[p])
+
+
+@jit("void(uint32[:,:,::1],uint32[:,:,::1],uint32[:,::1],int64[::1],uint32[::1],uint32[::1],int64,int64)")
+def product_add(out: Array, x: Array, y: Array, rows: Array, q: Array, qi: Array, lo: int, hi: int) -> None:
+    """Adds limbs of x (B, R, N) times prepared limbs y (R, N) to out."""
+    for task in range(lo, hi):
+        b, r = task // x.shape[1], task % x.shape[1]
+        p = rows[r]
+        _dot1(out[b, r], x[b, r], y[r], q[p], qi[p])
+
+
 @jit("void(uint32[:,:,::1],uint32[:,:,::1],uint32[:,::1],int64[::1],uint32[::1],uint32[::1],int64,int64)")
 def product(out: Array, x: Array, y: Array, rows: Array, q: Array, qi: Array, lo: int, hi: int) -> None:
     """Limbs of x (B, R, N) times prepared limbs y (R, N)."""
@@ -326,6 +350,31 @@ def add_or_sub(out: Array, x: Array, y: Array, rows: Array, q: Array, minus: boo
             _sub(out[b, r], x[b, r], y[b, r], q[rows[r]])
         else:
             _add(out[b, r], x[b, r], y[b, r], q[rows[r]])
+
+
+@jit()
+def _add_constant(out: Array, x: Array, c: Any, q: Any) -> None:
+    for j in range(out.shape[0]):
+        s = U(x[j] + c)
+        out[j] = min(s, U(s - q))
+
+
+@jit("void(uint32[:,::1],uint32[:,::1],uint32[::1],int64[::1],uint32[::1],int64,int64)")
+def add_constant(out: Array, x: Array, c: Array, rows: Array, q: Array, lo: int, hi: int) -> None:
+    """Limbs of x (R, N) plus a constant each."""
+    for r in range(lo, hi):
+        _add_constant(out[r], x[r], c[r], q[rows[r]])
+
+
+@jit("void(uint32[:,:,::1],uint32[:,:,::1],int32[::1],int64[::1],uint32[::1],int64,int64)")
+def gather_add(out: Array, x: Array, index: Array, rows: Array, q: Array, lo: int, hi: int) -> None:
+    """Adds limbs of x (B, R, N), permuted by one index, to out."""
+    for task in range(lo, hi):
+        b, r = task // x.shape[1], task % x.shape[1]
+        p, source, row = q[rows[r]], x[b, r], out[b, r]
+        for j in range(index.shape[0]):
+            s = U(row[j] + source[np.uint32(index[j])])
+            row[j] = min(s, U(s - p))
 
 
 @jit("void(uint32[:,::1],uint32[:,::1],int32[::1],int64,int64)")

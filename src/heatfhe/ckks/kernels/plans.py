@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kernels are told: the order of evaluations, and exact basis conversions as small tables of residues.
 
-A polynomial is an array of 32-bit residues, limbs outer, N words inner. ``rows`` says which prime each limb belongs
-to. Every residue is canonical, in [0, p). In the evaluation domain position s holds the value at psi^exponents[s].
+A polynomial has limbs of N 32-bit residues. ``rows`` says which prime each limb belongs to. Every residue is canonical,
+in [0, p). In the evaluation domain position s of the numpy and numba kernels holds the value at psi^exponents[s]; in
+natural order, the wire's, position k holds the value at psi^(2k + 1).
 
 Basis conversion takes x modulo D = p_1 ... p_k to its centred representative r, |r| <= D/2, modulo other primes:
 
@@ -17,16 +18,17 @@ in integers, so every implementation agrees to the last bit. The reciprocals are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint32]
-Rows = NDArray[np.int64]
-Ints = NDArray[Any]
+Words = Any  # opaque: polynomials (..., limbs, N), evaluations in the kernels' own order, every residue canonical
+Digits = Any  # opaque: a batch of decompositions, made by mod_up, read by switch and switch_total
+Rows = NDArray[np.int64]  # host: which prime each limb belongs to
+Residues = NDArray[np.uint32]  # host: one residue per limb, or a table of them
 
 FIXED_BITS = 52
 
@@ -77,9 +79,9 @@ class Conversion:
 
     src: Rows  # (k,) prime indices
     dst: Rows  # (m,)
-    inverse: Words  # (k,)
-    matrix: Words  # (m, k)
-    modulus: Words  # (m,)
+    inverse: Residues  # (k,)
+    matrix: Residues  # (m, k)
+    modulus: Residues  # (m,)
     fixed: NDArray[np.uint64]  # (k,)
 
 
@@ -87,6 +89,7 @@ class Conversion:
 class Division:
     """round(x * E / D): conversion of the remainder (1/D folded in), then y_j = x_keep[j] * lift_j - r_j.
 
+    An integer factor f is folded into ``inverse`` and ``lift`` alone: round(f x E / D), the bits of scaling by f first.
     ``leave`` are positions of the leaving limbs in the input; ``keep[j]`` is the input position of output limb j, or
     -1 for a prime that enters.
     """
@@ -94,7 +97,7 @@ class Division:
     conversion: Conversion
     leave: Rows
     keep: Rows
-    lift: Words
+    lift: Residues
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +108,15 @@ class DigitPlan:
     extended: Rows  # (E,) primes every digit is raised to: present and special ones
     starts: Rows  # (beta,) first limb of each digit within rows
     conversions: tuple[Conversion, ...]  # one per digit; dst = extended without the digit's own primes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyView:
+    """The part of a key that one level reads: digits from ``first`` on, limb places[e] for the e-th extended prime."""
+
+    words: Words  # (digits, 2, limbs, N), prepared
+    first: int
+    places: Rows
 
 
 def conversion(
@@ -127,13 +139,13 @@ def conversion(
     )
 
 
-def division(moduli: Sequence[int], src: Sequence[int], dst: Sequence[int]) -> Division:
+def division(moduli: Sequence[int], src: Sequence[int], dst: Sequence[int], *, factor: int = 1) -> Division:
     """The exact step from the primes at src to those at dst: leaving primes divide, entering ones multiply."""
     leave = [i for i in src if i not in set(dst)]
     enter = prod(moduli[j] for j in dst if j not in set(src))
     left = prod(moduli[i] for i in leave)
     place = {prime: position for position, prime in enumerate(src)}
-    return Division(
+    plain = Division(
         conversion=conversion(moduli, leave, dst, factor=enter, divide=True),
         leave=np.array([place[i] for i in leave], dtype=np.int64),
         keep=np.array([place.get(j, -1) for j in dst], dtype=np.int64),
@@ -141,6 +153,17 @@ def division(moduli: Sequence[int], src: Sequence[int], dst: Sequence[int]) -> D
             [enter * pow(left, -1, moduli[j]) % moduli[j] if j in place else 0 for j in dst], dtype=np.uint32
         ),
     )
+    return plain if factor == 1 else times(moduli, plain, factor)
+
+
+def times(moduli: Sequence[int], plan: Division, factor: int) -> Division:
+    """The division of factor * x; every table but ``inverse`` and ``lift`` is shared with the plan given."""
+
+    def scaled(residues: Residues, rows: Rows) -> Residues:
+        return np.array([factor * int(x) % moduli[r] for x, r in zip(residues, rows)], dtype=np.uint32)
+
+    c = plan.conversion
+    return replace(plan, conversion=replace(c, inverse=scaled(c.inverse, c.src)), lift=scaled(plan.lift, c.dst))
 
 
 def digit_plan(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,22 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.kernels import cpu, plans
-from heatfhe.ckks.kernels.plans import Conversion, DigitPlan, Division, Rows, Words
+from heatfhe.ckks.kernels.cpu_tables import Tables, montgomery, shoup
+from heatfhe.ckks.kernels.plans import DigitPlan, Digits, Division, KeyView, Residues, Rows, Words
 from heatfhe.ckks.kernels.reference import powers
 from heatfhe.ckks.primes import root_of_unity
 from heatfhe.errors import ConfigError
-
-KEPT = 4096  # constants with their Shoup words
-
-
-def shoup(w: NDArray[Any], q: NDArray[Any]) -> Words:
-    """floor(w 2^32 / q)."""
-    return ((w.astype(np.uint64) << np.uint64(32)) // q.astype(np.uint64)).astype(np.uint32)
-
-
-def montgomery(w: NDArray[Any], q: NDArray[Any]) -> Words:
-    """w 2^32 mod q."""
-    return ((w.astype(np.uint64) << np.uint64(32)) % q.astype(np.uint64)).astype(np.uint32)
 
 
 class CpuKernels:
@@ -44,16 +33,16 @@ class CpuKernels:
         roots = [root_of_unity(p, n) for p in self.moduli]
         self._forward = self._twiddles(roots)
         self._backward = self._twiddles([pow(r, -1, p) for r, p in zip(roots, self.moduli)])
-        self._inverse_n = np.array([pow(n, -1, p) for p in self.moduli], dtype=np.uint64)
         self._square = np.array([pow(2, 64, p) for p in self.moduli], dtype=np.uint32)
         self._square_v = shoup(self._square, q)
         self._shift = montgomery(np.ones_like(q), q)
         self._shift_v = shoup(self._shift, q)
-        self._tables: dict[object, tuple[Any, ...]] = {}
+        self._natural = plans.natural_order(n)
+        self._stored = plans.exponents(n) >> 1
+        self._tables = Tables(n, self.moduli)
         self._indices: dict[int, NDArray[np.int32]] = {}
-        self._constants_kept: dict[tuple[str, bytes, bytes], tuple[Words, Words]] = {}
 
-    def _twiddles(self, roots: Sequence[int]) -> tuple[Words, Words, Words, Words]:
+    def _twiddles(self, roots: Sequence[int]) -> tuple[Residues, Residues, Residues, Residues]:
         """Twiddles of the first stages (P, blocks) and of the transposed ones (P, N), with Shoup words."""
         n = self.ring_dimension
         blocks, length = plans.split(n)
@@ -87,17 +76,39 @@ class CpuKernels:
         """(B, R, N), contiguous."""
         return np.ascontiguousarray(x).reshape(-1, *x.shape[-2:])
 
-    def _shoup_rows(self, factors: NDArray[Any], rows: Rows) -> tuple[Words, Words]:
-        """Constants with their Shoup words; the latest ones are kept, a bootstrap asks for the same ones each time."""
-        name = factors.dtype.char, factors.tobytes(), rows.tobytes()
-        found = self._constants_kept.get(name)
-        if found is None:
-            if len(self._constants_kept) >= KEPT:
-                self._constants_kept.clear()
-            q = self._q[rows]
-            w = (factors.astype(np.uint64) % q).astype(np.uint32)
-            found = self._constants_kept[name] = w, shoup(w, q)
-        return found
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def upload(self, natural: NDArray[np.uint32]) -> Words:
+        return np.ascontiguousarray(natural[..., self._stored], dtype=np.uint32)
+
+    def download(self, x: Words) -> NDArray[np.uint32]:
+        return np.ascontiguousarray(x[..., self._natural])
+
+    def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
+        return self.ntt(self.residues(coefficients, rows), rows)
+
+    def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
+        return np.asarray(self.intt(x, rows))
+
+    def size(self, x: Words) -> int:
+        return int(x.nbytes)
+
+    def polynomial(self, x: Words, index: int) -> Words:
+        return x[index]
+
+    def polynomials(self, x: Words, first: int, count: int) -> Words:
+        return x[first : first + count]
+
+    def each(self, x: Words, index: int) -> Words:
+        return x[:, index]
+
+    def limbs(self, x: Words, first: int, count: int) -> Words:
+        return np.ascontiguousarray(x[..., first : first + count, :])
+
+    def stack(self, parts: Sequence[Words]) -> Words:
+        return np.stack(parts)
+
+    # -- transforms ---------------------------------------------------------------------------------------------------
 
     def ntt(self, x: Words, rows: Rows) -> Words:
         flat = self._flat(x)
@@ -109,13 +120,20 @@ class CpuKernels:
         flat = self._flat(x)
         out = np.empty_like(flat)
         place = np.arange(len(rows), dtype=np.int64)
-        w, v = self._shoup_rows(self._inverse_n[rows], rows)
+        w, v = self._tables.shoup_rows(self._tables.inverse_n[rows], rows)
         self._intt(out, flat, place, place, rows, w, v)
         return out.reshape(x.shape)
 
-    def _intt(self, out: Words, x: Words, source: Rows, target: Rows, rows: Rows, w: Words, v: Words) -> None:
+    def residues(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
+        out = np.empty((len(rows), self.ring_dimension), dtype=np.uint32)
+        self._run(cpu.residues, len(rows), out, np.ascontiguousarray(coefficients), rows, self._q)
+        return out
+
+    def _intt(self, out: Words, x: Words, source: Rows, target: Rows, rows: Rows, w: Residues, v: Residues) -> None:
         tasks = x.shape[0] * len(rows)
         self._run(cpu.intt, tasks, out, x, source, target, rows, w, v, *self._backward, self._q)
+
+    # -- limb by limb -------------------------------------------------------------------------------------------------
 
     def _add_or_sub(self, x: Words, y: Words, rows: Rows, minus: bool) -> Words:
         a, b = self._flat(x), self._flat(y)
@@ -132,14 +150,41 @@ class CpuKernels:
     def negate(self, x: Words, rows: Rows) -> Words:
         return self._add_or_sub(np.zeros_like(x), x, rows, True)
 
-    def scale(self, x: Words, factors: Words, rows: Rows) -> Words:
-        return self._scale(x, *self._shoup_rows(factors, rows), rows)
+    def scale(self, x: Words, factors: Residues, rows: Rows) -> Words:
+        return self._scale(x, *self._tables.shoup_rows(factors, rows), rows)
 
-    def _scale(self, x: Words, w: Words, v: Words, rows: Rows) -> Words:
+    def _scale(self, x: Words, w: Residues, v: Residues, rows: Rows) -> Words:
         flat = self._flat(x)
         out = np.empty_like(flat)
         self._run(cpu.scale, flat.shape[0] * flat.shape[1], out, flat, w, v, rows, self._q)
         return out.reshape(x.shape)
+
+    def combine(self, terms: Sequence[tuple[Words, Residues]], rows: Rows, onto: Words | None = None) -> Words:
+        if onto is None:
+            (x, factors), *terms = terms
+            out = self.scale(x, factors, rows)
+        else:
+            out = onto.copy()
+        for x, factors in terms:
+            self._add_scaled(out, x, factors, rows)
+        return out
+
+    def _add_scaled(self, out: Words, x: Words, factors: Residues, rows: Rows) -> None:
+        """Adds factors * x (B, R, N) to the first limbs of out (B, E, N)."""
+        w, v = self._tables.shoup_rows(factors, rows)
+        self._run(cpu.add_lifted, x.shape[0] * len(rows), out, np.ascontiguousarray(x), w, v, rows, self._q)
+
+    def add_first(self, x: Words, p: Words, rows: Rows) -> Words:
+        out = np.empty_like(x)
+        out[1:] = x[1:]
+        self._run(cpu.add_or_sub, len(rows), out[:1], x[:1], p[None], rows, self._q, False)
+        return out
+
+    def add_constant(self, x: Words, residues: Residues, rows: Rows) -> Words:
+        out = np.empty_like(x)
+        out[1:] = x[1:]
+        self._run(cpu.add_constant, len(rows), out[0], x[0], residues, rows, self._q)
+        return out
 
     def prepare(self, x: Words, rows: Rows) -> Words:
         return self._scale(x, self._shift[rows], self._shift_v[rows], rows)
@@ -150,127 +195,157 @@ class CpuKernels:
         self._run(cpu.product, flat.shape[0] * flat.shape[1], out, flat, p, rows, self._q, self._qi)
         return out.reshape(x.shape)
 
+    def product_sum(self, pairs: Sequence[tuple[Words, Words]], rows: Rows) -> Words:
+        alone, fours = pairs[: len(pairs) % 4], pairs[len(pairs) % 4 :]
+        out = self.product(*alone[0], rows) if alone else np.zeros_like(pairs[0][0])
+        tasks = 2 * len(rows)
+        for x, p in alone[1:]:
+            self._run(cpu.product_add, tasks, out, x, p, rows, self._q, self._qi)
+        for i in range(0, len(fours), 4):
+            xs, ps = zip(*fours[i : i + 4])
+            self._run(cpu.product_add4, tasks, out, *xs, *ps, rows, self._q, self._qi)
+        return out
+
     def tensor(self, pairs: Sequence[tuple[Words, Words]], rows: Rows) -> Words:
         out = np.zeros((3, len(rows), self.ring_dimension), dtype=np.uint32)
         for x, y in pairs:
             self._run(cpu.tensor_add, len(rows), out, x, y, rows, self._q, self._qi)
         return self._scale(out, self._shift[rows], self._shift_v[rows], rows)
 
-    def automorphism(self, x: Words, element: int) -> Words:
+    def _index(self, element: int) -> NDArray[np.int32]:
         if element not in self._indices:
             self._indices[element] = plans.galois_permutation(self.ring_dimension, element).astype(np.int32)
-        flat = np.ascontiguousarray(x).reshape(-1, self.ring_dimension)
-        out = np.empty_like(flat)
-        self._run(cpu.gather, flat.shape[0], out, flat, self._indices[element])
-        return out.reshape(x.shape)
+        return self._indices[element]
 
-    def residues(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
-        out = np.empty((len(rows), self.ring_dimension), dtype=np.uint32)
-        self._run(cpu.residues, len(rows), out, np.ascontiguousarray(coefficients), rows, self._q)
+    def _move(self, out: Words, x: Words, element: int) -> None:
+        """Writes the automorphism of x, contiguous, to out."""
+        n = self.ring_dimension
+        rows = x.reshape(-1, n)
+        self._run(cpu.gather, len(rows), out.reshape(-1, n), rows, self._index(element))
+
+    def automorphism(self, x: Words, element: int) -> Words:
+        out = np.empty(x.shape, dtype=np.uint32)
+        self._move(out, np.ascontiguousarray(x), element)
         return out
 
-    # -- conversions ------------------------------------------------------------------------------------------------
+    # -- basis conversions --------------------------------------------------------------------------------------------
 
-    def _matrix(self, c: Conversion, width: int) -> Words:
-        """Montgomery constants (m, width): sources, the overflow row with -D, a zero if the width is even."""
-        q = self._q[c.dst]
-        out = np.zeros((len(c.dst), width), dtype=np.uint32)
-        out[:, : len(c.src)] = montgomery(c.matrix, q[:, None])
-        out[:, len(c.src)] = montgomery((q - c.modulus) % q, q)
+    def extend(self, x: Words, plan: DigitPlan) -> Words:
+        return self.mod_up(x, plan)[0, 0]
+
+    def mod_up(self, x: Words, plan: DigitPlan) -> Digits:
+        tables = self._tables.digits(plan)
+        batch = x if x.ndim == 3 else x[None]
+        out = np.empty((len(batch), len(plan.conversions), len(plan.extended), self.ring_dimension), dtype=np.uint32)
+        for digits, one in zip(out, batch):
+            self._mod_up(digits, np.ascontiguousarray(one), plan, *tables)
         return out
-
-    def _constants(self, c: Conversion) -> tuple[Words, Words]:
-        factors = np.array(
-            [int(f) * int(n) % int(p) for f, n, p in zip(c.inverse, self._inverse_n[c.src], self._q[c.src])]
-        )
-        return self._shoup_rows(factors, c.src)
-
-    def mod_up(self, x: Words, plan: DigitPlan) -> Words:
-        tables = self._tables.get(plan)
-        if tables is None:
-            tables = self._tables[plan] = (plan, *self._digit_tables(plan, *self._digit_tasks(plan)))
-        return self._mod_up(np.ascontiguousarray(x), *tables)
-
-    def _digit_tasks(self, plan: DigitPlan) -> tuple[NDArray[np.int64], list[Words]]:
-        tasks, matrices, first = [], [], 0
-        width = even(max(len(c.src) for c in plan.conversions) + 1)
-        for digit, c in enumerate(plan.conversions):
-            count = even(len(c.src) + 1)
-            rows = np.zeros((len(plan.extended), width), dtype=np.uint32)
-            own = {int(p): int(plan.starts[digit]) + i for i, p in enumerate(c.src)}
-            others = [limb for limb, p in enumerate(plan.extended) if int(p) not in own]
-            rows[others, :count] = self._matrix(c, count)
-            tasks += [[digit, limb, p, own.get(int(p), -1), first, count] for limb, p in enumerate(plan.extended)]
-            matrices.append(rows)
-            first += count
-        return np.array(tasks, dtype=np.int64), matrices
-
-    def _digit_tables(self, plan: DigitPlan, tasks: NDArray[np.int64], matrices: list[Words]) -> tuple[Any, ...]:
-        counts = np.array([len(c.src) for c in plan.conversions], dtype=np.int64)
-        sizes = np.array([even(k + 1) for k in counts], dtype=np.int64)
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-        target = np.concatenate([s + np.arange(k) for s, k in zip(starts, counts)]).astype(np.int64)
-        fixed = np.zeros((len(counts), int(counts.max())), dtype=np.uint64)
-        for row, c in zip(fixed, plan.conversions):
-            row[: len(c.src)] = c.fixed
-        constants = [self._constants(c) for c in plan.conversions]
-        w, v = (np.concatenate(parts) for parts in zip(*constants))
-        return tasks, np.concatenate(matrices), starts, counts, target, fixed, w, v, int(sizes.sum())
 
     def _mod_up(
-        self, x: Words, plan: DigitPlan, tasks: NDArray[np.int64], matrix: Words, starts: Rows, counts: Rows,
-        target: Rows, fixed: NDArray[np.uint64], w: Words, v: Words, height: int,
-    ) -> Words:  # fmt: skip
-        n = self.ring_dimension
-        buffer = np.empty((1, height, n), dtype=np.uint32)
+        self, out: Words, x: Words, plan: DigitPlan, tasks: NDArray[np.int64], matrix: Residues, starts: Rows,
+        counts: Rows, target: Rows, fixed: NDArray[np.uint64], w: Residues, v: Residues, height: int,
+    ) -> None:  # fmt: skip
+        buffer = np.empty((1, height, self.ring_dimension), dtype=np.uint32)
         buffer[0, starts + counts + (counts + 1) % 2] = 0  # makes a digit's rows even, or is the overflow's own
         place = np.arange(len(plan.rows), dtype=np.int64)
         self._intt(buffer, x[None], place, target, plan.rows, w, v)
         self._run(cpu.overflow, len(starts), buffer, starts, counts, fixed)
-        out = np.empty((len(plan.conversions), len(plan.extended), n), dtype=np.uint32)
         self._run(cpu.mod_up, len(tasks), out, x, buffer[0], tasks, matrix, *self._forward, self._q, self._qi)
-        return out
 
-    def divide(self, x: Words, plan: Division) -> Words:
-        c = plan.conversion
-        tables = self._tables.get(plan)
-        if tables is None:
-            width = even(len(c.src) + 1)
-            lift, lift_v = self._shoup_rows(plan.lift, c.dst)
-            counts = np.array([len(c.src)], dtype=np.int64)
-            constants = self._constants(c)
-            target = np.arange(len(c.src), dtype=np.int64)
-            tables = (self._matrix(c, width), lift, lift_v, counts, target, *constants, c.fixed[None].copy(), width)
-            self._tables[plan] = tables
+    def divide(self, x: Words, plan: Division, elements: Sequence[int] = ()) -> Words:
+        limbs, n = len(plan.conversion.dst), self.ring_dimension
+        if x.flags.c_contiguous:
+            flat = x.reshape(-1, *x.shape[-2:])
+            out = np.empty((len(flat), limbs, n), dtype=np.uint32)
+            self._divide(out, flat, plan)
+        else:  # a polynomial of each of several ciphertexts
+            out = np.empty((len(x), limbs, n), dtype=np.uint32)
+            for i in range(len(x)):
+                self._divide(out[i : i + 1], np.ascontiguousarray(x[i : i + 1]), plan)
+        out = out.reshape(*x.shape[:-2], limbs, n)
+        if not elements:
+            return out
+        moved = np.empty_like(out)
+        for value, quotient, element in zip(moved, out, elements):
+            self._move(value, quotient, element)
+        return moved
+
+    def _divide(self, out: Words, x: Words, plan: Division) -> None:
+        tables = self._tables.division(plan)
         matrix, lift, lift_v, counts, target, w, v, fixed, width = tables
-        x = np.ascontiguousarray(x)
+        c = plan.conversion
         buffer = np.empty((x.shape[0], width, self.ring_dimension), dtype=np.uint32)
         buffer[:, -1] = 0  # makes the rows even, if it is not the overflow's own
         self._intt(buffer, x, plan.leave, target, c.src, w, v)
         self._run(cpu.overflow, x.shape[0], buffer, np.zeros(1, dtype=np.int64), counts, fixed)
-        out = np.empty((x.shape[0], len(c.dst), self.ring_dimension), dtype=np.uint32)
         self._run(
             cpu.divide, x.shape[0] * len(c.dst), out, x, buffer, c.dst, plan.keep, matrix, lift, lift_v,
             *self._forward, self._q, self._qi,
         )  # fmt: skip
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def _key_product(self, out: Words, digits: Words, key: KeyView, rows: Rows) -> None:
+        """Writes the sum over one decomposition (beta, E, N) of its products with a key to out (2, E, N)."""
+        part = key.words[key.first : key.first + len(digits)]
+        self._run(cpu.key_product, len(rows), out, digits, part, key.places, rows, self._q, self._qi)
+
+    def _join(self, out: Words, x: Words, factors: Residues, rows: Rows) -> None:
+        """Adds x (B, R or E, N), raised where it has fewer limbs, to out (B, E, N)."""
+        limbs = x.shape[1]
+        if limbs < len(rows):
+            self._add_scaled(out, x, factors, rows[:limbs])
+        else:
+            self._run(cpu.add_or_sub, len(x) * limbs, out, out, np.ascontiguousarray(x), rows, self._q, False)
+
+    def switch(
+        self, digits: Digits | None, keys: Sequence[KeyView | None], rows: Rows, *, source: Words, factors: Residues,
+        elements: Sequence[int] = (),
+    ) -> Words:  # fmt: skip
+        out = np.empty((len(keys), 2, len(rows), self.ring_dimension), dtype=np.uint32)
+        work = np.empty_like(out[0]) if any(g != 1 for g in elements) else None
+        for value, key, element in zip(out, keys, elements or [1] * len(keys)):
+            still = value if work is None or element == 1 else work
+            if key is None:
+                still[:] = 0
+                self._join(still, source, factors, rows)
+            else:
+                assert digits is not None  # only the identity does without
+                self._key_product(still, digits[0], key, rows)
+                self._join(still[:1], source[:1], factors, rows)
+            if still is not value:
+                self._move(value, still, element)
         return out
 
-    def add_lifted(self, onto: Words, x: Words, factors: Words, rows: Rows) -> Words:
-        w, v = self._shoup_rows(factors, rows)
-        self._run(cpu.add_lifted, x.shape[0] * len(rows), onto, np.ascontiguousarray(x), w, v, rows, self._q)
-        return onto
+    def switch_total(
+        self, digits: Digits, keys: Sequence[KeyView], rows: Rows, *, factors: Residues, elements: Sequence[int] = (),
+        source: Words | None = None, base: Words | None = None,
+    ) -> Words:  # fmt: skip
+        total: Words | None = None
+        work = np.empty((2, len(rows), self.ring_dimension), dtype=np.uint32)
+        for i, (key, element) in enumerate(zip(keys, elements or [1] * len(keys))):
+            self._key_product(work, digits[i if len(digits) > 1 else 0], key, rows)
+            if source is not None:
+                own = source[i] if source.ndim == 4 else source
+                self._join(work[:1], own[:1], factors, rows)
+            if total is None:
+                total, work = (work, np.empty_like(work)) if element == 1 else (self.automorphism(work, element), work)
+            else:
+                self._run(cpu.gather_add, 2 * len(rows), total, work, self._index(element), rows, self._q)
+        if base is not None:
+            self._join(total, base, factors, rows)
+        return total
 
-    def key_product(self, digits: Words, key: Words, key_rows: Rows, rows: Rows) -> Words:
-        out = np.empty((2, len(rows), self.ring_dimension), dtype=np.uint32)
-        self._run(cpu.key_product, len(rows), out, digits, key, key_rows, rows, self._q, self._qi)
+    # -- maps, and whole operations -----------------------------------------------------------------------------------
+
+    def giant_sums(self, values: Words, which: Sequence[Rows], plains: Sequence[Words], rows: Rows) -> Words:
+        out = np.empty((len(which), 2, len(rows), self.ring_dimension), dtype=np.uint32)
+        for total, some, ready in zip(out, which, plains):
+            self._run(cpu.multiply_accumulate, len(rows), total, values, some, ready, rows, self._q, self._qi)
         return out
 
-    def multiply_accumulate(self, values: Words, which: Rows, plains: Words, rows: Rows) -> Words:
-        out = np.empty((2, len(rows), self.ring_dimension), dtype=np.uint32)
-        self._run(cpu.multiply_accumulate, len(rows), out, values, which, plains, rows, self._q, self._qi)
-        return out
+    def replay(self, name: Hashable, body: Callable[..., Sequence[Words]], *inputs: Words) -> Sequence[Words]:
+        return body(*inputs)
 
-
-def even(count: int) -> int:
-    """The next even number: rows are consumed in pairs."""
-    return count + count % 2
+    def synchronize(self) -> None:
+        """Everything is done when a method returns."""

@@ -63,70 +63,72 @@ class KeyMaker:
                 f"the secret key has ring dimension {secret.dense.size}, the parameters {ring.chain.ring_dimension}"
             )
         self._ring, self._source, self._hash = ring, source, params_hash
-        every = np.arange(len(ring.chain.moduli), dtype=np.int64)
-        self._dense = self._evaluate(secret.dense, every)
-        self._sparse = self._evaluate(secret.sparse, every)
-
-    def _evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
-        k = self._ring.kernels
-        return k.ntt(k.residues(coefficients, rows), rows)
+        self._secret = secret
+        self._dense = ring.kernels.evaluate(secret.dense, np.arange(len(ring.chain.moduli), dtype=np.int64))
 
     def _multiply(self, x: Words, y: Words, rows: Rows) -> Words:
         k = self._ring.kernels
-        return k.product(x, k.prepare(np.ascontiguousarray(y), rows), rows)
+        return k.product(x, k.prepare(y, rows), rows)
+
+    def _dense_at(self, level: int, limbs: int | None = None) -> Words:
+        """The dense secret modulo the primes of a level, or the first of them."""
+        rows = self._ring.chain.rows(level)
+        return self._ring.kernels.limbs(self._dense, rows.start, len(rows) if limbs is None else limbs)
 
     def _secrets(self, key: KeyId, rows: Rows) -> tuple[Words, Words]:
         """(from, to) of a key: it turns what the first decrypts into what the second does."""
-        dense, sparse = self._dense[rows], self._sparse[rows]
+        kernels = self._ring.kernels
+        dense = kernels.evaluate(self._secret.dense, rows)
         if key.kind == RELINEARISE:
             return self._multiply(dense, dense, rows), dense
         if key.kind == GALOIS:
             inverse = pow(key.element, -1, 2 * self._ring.chain.ring_dimension)
-            return dense, self._ring.kernels.automorphism(dense, inverse)
+            return dense, kernels.automorphism(dense, inverse)
         if key.kind == TO_SPARSE:
-            return dense, sparse
+            return dense, kernels.evaluate(self._secret.sparse, rows)
         if key.kind == TO_DENSE:
-            return sparse, dense
+            return kernels.evaluate(self._secret.sparse, rows), dense
         raise ConfigError(f"no key has kind {key.kind}")
 
     def switch_key(self, key: KeyId) -> SwitchKey:
         """An evaluation key, its uniform half from a new seed of its own."""
-        ring, chain = self._ring, self._ring.chain
+        ring, chain, kernels = self._ring, self._ring.chain, self._ring.kernels
         key.check(chain)
         rows = np.array(key.rows(chain), dtype=np.int64)
         special = [int(r) for r in rows if int(r) in chain.special_rows]
         factor = math.prod(chain.moduli[r] for r in special)
         source, target = self._secrets(key, rows)
-        message = ring.kernels.scale(source, ring.constant(factor, rows), rows)
+        factors = ring.constant(factor, rows)
         fold = fold_rotations(chain.ring_dimension // 2) if key.kind == TO_DENSE else ()
         seed = self._source.take(SEED_BYTES)
         width, count = len(chain.special), key.digits(chain)
         out = np.empty((count, len(rows), chain.ring_dimension), dtype=np.uint32)
         for digit in range(count):
-            a = uniform_half(key, seed, digit, chain, self._hash)
-            error = self._evaluate(gaussian(chain.ring_dimension, self._source), rows)
-            b = ring.kernels.sub(error, self._multiply(a, target, rows), rows)
+            a = kernels.upload(uniform_half(key, seed, digit, chain, self._hash))
+            error = kernels.evaluate(gaussian(chain.ring_dimension, self._source), rows)
+            b = kernels.sub(error, self._multiply(a, target, rows), rows)
             if fold:
-                element = galois_element(fold[digit], chain.ring_dimension)
-                b = ring.kernels.add(b, ring.kernels.automorphism(message, element), rows)
+                message = kernels.scale(source, factors, rows)
+                message = kernels.automorphism(message, galois_element(fold[digit], chain.ring_dimension))
             else:
-                digits = (int(r) // width if count > 1 else digit for r in rows)
-                own = [i for i, (r, d) in enumerate(zip(rows, digits)) if int(r) not in special and d == digit]
-                b[own] = ring.kernels.add(b[own], message[own], rows[own])
-            out[digit] = b
+                digits = rows // width if count > 1 else np.full_like(rows, digit)
+                own = (digits == digit) & ~np.isin(rows, special)
+                message = kernels.scale(source, np.where(own, factors, 0).astype(np.uint32), rows)
+            out[digit] = kernels.download(kernels.add(b, message, rows))
         return SwitchKey(key, seed, out)
 
     def encrypt(self, values: NDArray[Any], level: int) -> Fresh:
         """A fresh ciphertext at the canonical scale of a normal level."""
-        ring = self._ring
+        ring, kernels = self._ring, self._ring.kernels
         if not 0 <= level <= ring.chain.normal_levels:
             raise ConfigError(f"fresh ciphertexts have levels 0 to {ring.chain.normal_levels}, got {level}")
         rows, scale = ring.rows(level), ring.scales[level]
         seed = self._source.take(SEED_BYTES)
-        a = fresh_half(seed, level, ring.chain, self._hash)
+        a = kernels.upload(fresh_half(seed, level, ring.chain, self._hash))
         coefficients = ring.encoder.encode(values, scale) + gaussian(ring.chain.ring_dimension, self._source)
-        b = ring.kernels.sub(self._evaluate(coefficients, rows), self._multiply(a, self._dense[rows], rows), rows)
-        return Fresh(level, scale, seed, b)
+        hidden = self._multiply(a, self._dense_at(level), rows)
+        b = kernels.sub(kernels.evaluate(coefficients, rows), hidden, rows)
+        return Fresh(level, scale, seed, kernels.download(b))
 
     def phase(self, ciphertext: Ciphertext) -> NDArray[np.float64]:
         """b + a s as real coefficients, centred."""
@@ -137,9 +139,10 @@ class KeyMaker:
             bits += math.log2(chain.moduli[every[count]])
             count += 1
         rows = np.array(every[:count], dtype=np.int64)
-        b, a = np.ascontiguousarray(ciphertext.data[:, :count])
         k = ring.kernels
-        residues = k.intt(k.add(b, self._multiply(a, self._dense[rows], rows), rows), rows)
+        low = k.limbs(ciphertext.data, 0, count)
+        hidden = self._multiply(k.polynomial(low, 1), self._dense_at(ciphertext.level, count), rows)
+        residues = k.coefficients(k.add(k.polynomial(low, 0), hidden, rows), rows)
         return centred([chain.moduli[r] for r in rows], residues)
 
     def decrypt(self, ciphertext: Ciphertext) -> NDArray[np.complex128]:
@@ -147,7 +150,7 @@ class KeyMaker:
         return self._ring.encoder.decode(self.phase(ciphertext) / ciphertext.scale)
 
 
-def centred(moduli: list[int], residues: Words) -> NDArray[np.float64]:
+def centred(moduli: list[int], residues: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Centred representatives of a residue system, as doubles, by mixed radix."""
     total = math.prod(moduli)
     value = np.zeros(residues.shape[-1], dtype=object)
