@@ -116,6 +116,9 @@ class CountingEngine:
     def parse(self, blob: bytes) -> Counted:
         raise EngineError("the counting engine holds no values to receive")
 
+    def synchronize(self) -> None:
+        """Nothing is ever under way."""
+
     def _free(self, word: str, *values: Counted) -> Counted:
         if len({v.level for v in values}) != 1:
             raise EngineError(f"{word} of operands at levels {sorted(v.level for v in values)}")

@@ -44,14 +44,20 @@ class PricedEngine:
     def __init__(self, params: Params) -> None:
         self._clear = ClearEngine(params, request=measure_request(params, (8,)))
         self.params = params
-        self.now = 0.0
+        self.now, self.under_way = 0.0, 0.0
         self._seen: set[str] = set()
 
     def clock(self) -> float:
+        assert self.under_way == 0.0, "a clock was read before the engine was done"
         return self.now
 
+    def synchronize(self) -> None:
+        """What was asked for is done, and paid, only now."""
+        self.now += self.under_way
+        self.under_way = 0.0
+
     def _pay(self, level: int, **counts: float) -> None:
-        self.now += (level + 1) * sum(PRICES[word] * n for word, n in counts.items())
+        self.under_way += (level + 1) * sum(PRICES[word] * n for word, n in counts.items())
 
     def _plain(self, level: int, p: Plain) -> None:
         if isinstance(p, Vector) and (not p.keep or p.key not in self._seen):
@@ -103,7 +109,7 @@ class PricedEngine:
         return self._clear.multiply_plain_sum(pairs)
 
     def bootstrap(self, a: ClearValue, *, period: int, bound: float) -> ClearValue:
-        self.now += 1000.0 + period
+        self.under_way += 1000.0 + period
         return self._clear.bootstrap(a, period=period, bound=bound)
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +104,32 @@ def test_windows_must_fit(made: Plan) -> None:
     for bad in (np.zeros((2, 1), np.int64), np.zeros((1, 40), np.int64)):
         with pytest.raises(ConfigError):
             evaluate(made, CIRCUIT, endpoint(made), bad, engine="clear", costs=COSTS)
+
+
+def test_an_evaluation_waits_for_the_engine_before_it_reads_the_clock(made: Plan) -> None:
+    """Every step of this engine takes a second that passes only when it is waited for."""
+    plain = endpoint(made)
+    now, waiting = 0.0, 0
+
+    class Late:
+        def __getattr__(self, name: str) -> Any:
+            nonlocal waiting
+            waiting += name == "bootstrap"
+            return getattr(plain.engine, name)
+
+        def synchronize(self) -> None:
+            nonlocal now, waiting
+            now, waiting = now + waiting, 0
+
+    def clock() -> float:
+        assert waiting == 0
+        return now
+
+    late = replace(plain, engine=Late(), clock=clock)
+    windows = sample_windows(CIRCUIT, 1, 3, seed=5)
+    (window,) = decode_windows(made, CIRCUIT, late, windows, engine="clear")
+    assert window is not None
+    assert sum(window.seconds.values()) == now > 0
 
 
 def test_the_stopwatch_counts_steps_and_not_what_lies_between() -> None:

@@ -99,6 +99,9 @@ class ClearEngine:
     def level(self, a: ClearValue) -> int:
         return a.level
 
+    def synchronize(self) -> None:
+        """Everything is done when a method returns."""
+
     def dump(self, a: ClearValue) -> bytes:
         buffer = io.BytesIO()
         np.save(buffer, a.slots, allow_pickle=False)

@@ -93,13 +93,17 @@ def measure(
     plain = Vector("measure/plain", lambda: values)
     fresh = Vector("measure/fresh", lambda: values, keep=False)
 
+    def now() -> float:
+        engine.synchronize()
+        return clock()
+
     def seconds(step: Callable[[], Any]) -> float:
         step()
         times = []
         for _ in range(repeats):
-            began = clock()
+            began = now()
             step()
-            times.append(clock() - began)
+            times.append(now() - began)
         return statistics.median(times)
 
     reporter.start("measure", len(asked) + len(wide))

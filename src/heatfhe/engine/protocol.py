@@ -132,6 +132,10 @@ class Engine(Protocol[C]):
         """Inverse of dump; checks everything before it allocates and raises WireError."""
         ...
 
+    def synchronize(self) -> None:
+        """Wait until everything asked for is done: an engine may return before. Called before a clock is read."""
+        ...
+
 
 class KeySource(Protocol):
     """Where an engine reads evaluation keys from: named blobs on disk or in memory."""

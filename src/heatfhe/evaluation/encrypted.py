@@ -47,6 +47,11 @@ class Endpoint:
     begin: Callable[[int], None] | None = None
     clock: Callable[[], float] = time.perf_counter
 
+    def now(self) -> float:
+        """The clock, once the engine has done what it was asked."""
+        self.engine.synchronize()
+        return self.clock()
+
     def put(self, slots: Real, level: int) -> Any:
         """Slots as a value of the engine."""
         return self.engine.parse(self.encrypt(slots, level=level))
@@ -235,7 +240,7 @@ def free_running(
     """``count`` free-running steps after a prompt: each token is chosen under encryption and fed back without
     decryption; rows are decrypted only to be compared."""
     level = plan.program("generate").inputs["x"].level
-    watch = Stopwatch(clock=endpoint.clock)
+    watch = Stopwatch(clock=endpoint.now)
     decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
     rows = [endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level) for t in prompt]
     for row in rows[:-1]:
@@ -260,7 +265,7 @@ def free_running(
 
 
 def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
-    watch = Stopwatch(clock=endpoint.clock)
+    watch = Stopwatch(clock=endpoint.now)
     decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
     level = plan.program("logits").inputs["x"].level
     rows = []
