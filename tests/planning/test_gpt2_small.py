@@ -13,9 +13,10 @@ import pytest
 
 from heatfhe.approx import cutmax
 from heatfhe.circuit import Circuit
-from heatfhe.planning import Graph, Packing, Rules, cost_table, place, plan, record
+from heatfhe.planning import Graph, Packing, cost_table, place, plan, record
 from heatfhe.planning.params import preset
 from tests.planning.clear_run import clear_params, generate, teacher_forced
+from tests.planning.comparison import every_placement
 from tests.tiny import tiny_circuit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "runs"))
@@ -67,12 +68,8 @@ def test_full_slot_equivalents_at_13_levels() -> None:
 
 
 def test_every_algorithm_on_the_recorded_token() -> None:
-    graph, params, table = step(gpt2_small("heat"), 8), preset("paper-16"), cost_table("unit")
-    runs = [("greedy", False), ("greedy", True), ("shortest-path", False), ("exact", False), ("exact", True)]
-    found = {
-        (name, pairing): place(graph, params, table, algorithm=name, rules=Rules(pairing=pairing)).bootstraps
-        for name, pairing in runs
-    }
+    placed = every_placement(step(gpt2_small("heat"), 8), preset("paper-16"), cost_table("unit"))
+    found = {run: placement.bootstraps for run, placement in placed.items()}
     assert found["exact", True] == min(found.values())
     assert found["exact", False] <= min(found["greedy", False], found["shortest-path", False])
 

@@ -11,7 +11,8 @@ import pytest
 
 from heatfhe.ckks.params import Params
 from heatfhe.planning.cost import cost_table
-from heatfhe.planning.placement import Rules, compare, place
+from heatfhe.planning.placement import Rules, place
+from tests.planning.comparison import every_placement
 from tests.planning.token_model import Counts, Shape, calibrated, heat, token
 
 LEVELS = (8, 10, 13, 16)
@@ -54,8 +55,8 @@ def test_full_slot_equivalents_at_thirteen_levels() -> None:
 
 
 def test_every_algorithm_in_order() -> None:
-    rows = {(r.algorithm, r.pairing): r.placement for r in compare(token(8, heat()), params(8), cost_table("unit"))}
-    counts = {key: p.bootstraps for key, p in rows.items() if p is not None}
+    rows = every_placement(token(8, heat()), params(8), cost_table("unit"))
+    counts = {key: p.bootstraps for key, p in rows.items()}
     assert counts[("exact", True)] == 124
     assert counts[("exact", True)] < counts[("exact", False)] <= counts[("shortest-path", False)]
     assert counts[("shortest-path", False)] < counts[("greedy", False)]
