@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from heatfhe.ckks.expand import expansion_head, label
 from heatfhe.ckks.kernels import Digits, Kernels, KeyView, Words
 from heatfhe.ckks.kernels.plans import digit_plan, division
 from tests.ckks.kernel_shapes import Host, Shape, key_case, moduli, residues, row_array, view, words
@@ -58,6 +59,11 @@ def coefficients(reference: Kernels, other: Kernels, seed: int, shape: Shape) ->
     c = rng.integers(-(2**62) + 1, 2**62, reference.ring_dimension)
     wanted = np.array([[int(v) % reference.moduli[r] for v in c] for r in shape.rows], dtype=np.uint32)
     same_host(wanted, other.coefficients(other.evaluate(c, rows), rows))
+
+
+def uniform(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
+    heads = [expansion_head(bytes([seed % 256]) * 32, bytes(32), label(2, 5, digit)) for digit in range(3)]
+    same(reference, other, lambda k: k.uniform(heads, row_array(shape.rows)))
 
 
 def size(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
@@ -353,7 +359,8 @@ def synchronize(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> 
 
 
 CHECKS: dict[str, Check] = {
-    "upload": upload, "download": upload, "evaluate": evaluate, "coefficients": coefficients, "size": size,
+    "upload": upload, "download": upload, "evaluate": evaluate, "coefficients": coefficients,
+    "uniform": uniform, "size": size,
     "polynomial": polynomial, "polynomials": polynomials, "each": each, "limbs": limbs, "stack": stack,
     "add": limbwise("add"), "sub": limbwise("sub"), "negate": limbwise("negate"), "scale": scale,
     "combine": combine, "add_first": add_first, "add_constant": add_constant, "prepare": prepare, "product": product,

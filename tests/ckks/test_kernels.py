@@ -289,7 +289,7 @@ GOLDEN = {
 
 
 def test_unknown_devices_and_bad_thread_counts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="have: cpu, reference"):
+    with pytest.raises(ConfigError, match="have: cpu, cuda, reference"):
         load_kernels("tpu", 16, moduli(16))
     with pytest.raises(ConfigError, match="threads"):
         load_kernels("cpu", 16, moduli(16), threads=0)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.chain import Chain
-from heatfhe.ckks.expand import label, uniform
+from heatfhe.ckks.expand import expansion_head, label, uniform
 from heatfhe.ckks.kernels import Kernels, Words
 from heatfhe.ckks.primes import log2_product
 from heatfhe.errors import ConfigError, MissingKeyError
@@ -108,18 +108,17 @@ class SwitchKey:
     b: NDArray[np.uint32]  # (digits, limbs, N), natural order
 
 
-def uniform_half(key: KeyId, seed: bytes, digit: int, chain: Chain, params_hash: bytes) -> NDArray[np.uint32]:
-    """The uniform half of one digit, in natural order."""
-    return _expanded(seed, params_hash, label(key.kind, key.element, digit), key.rows(chain), chain)
+def key_heads(key: KeyId, seed: bytes, chain: Chain, params_hash: bytes) -> list[bytes]:
+    """What the uniform half of each digit is expanded from."""
+    return [
+        expansion_head(seed, params_hash, label(key.kind, key.element, digit)) for digit in range(key.digits(chain))
+    ]
 
 
 def fresh_half(seed: bytes, level: int, chain: Chain, params_hash: bytes) -> NDArray[np.uint32]:
     """The uniform half of a fresh ciphertext, in natural order."""
-    return _expanded(seed, params_hash, label(FRESH, level, 0), list(chain.rows(level)), chain)
-
-
-def _expanded(seed: bytes, params_hash: bytes, what: bytes, rows: list[int], chain: Chain) -> NDArray[np.uint32]:
-    return uniform(seed, params_hash, what, [chain.moduli[r] for r in rows], chain.ring_dimension)
+    primes = [chain.moduli[r] for r in chain.rows(level)]
+    return uniform(seed, params_hash, label(FRESH, level, 0), primes, chain.ring_dimension)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,10 +147,12 @@ class KeyTable:
         kernels, n = self._kernels, self._chain.ring_dimension
         rows = np.array(key.id.rows(self._chain), dtype=np.int64)
         fold = fold_rotations(n // 2) if key.id.kind == TO_DENSE else ()
+        b = kernels.upload(key.b)
+        a = kernels.uniform(key_heads(key.id, key.seed, self._chain, self._hash), rows)
         ready = []
-        for digit, b in enumerate(key.b):
-            a = uniform_half(key.id, key.seed, digit, self._chain, self._hash)
-            words = kernels.prepare(kernels.upload(np.stack([b, a])), rows)
+        for digit in range(len(key.b)):
+            both = kernels.stack([kernels.polynomial(b, digit), kernels.polynomial(a, digit)])
+            words = kernels.prepare(both, rows)
             if fold and fold[digit]:
                 words = kernels.automorphism(words, galois_element(-fold[digit], n))
             ready.append(words)

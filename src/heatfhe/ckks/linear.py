@@ -84,17 +84,17 @@ def _image(evaluator: Evaluator, data: Words, m: EncodedMap) -> Words:
     def sums(giants: Sequence[tuple[int, Rows, Words]]) -> Words:
         return kernels.giant_sums(values, [w for _, w, _ in giants], [p for _, _, p in giants], ring.extended(level))
 
-    still = [g for g in m.giants if g[0] == 0]
-    moved = [g for g in m.giants if g[0] != 0]
+    giants = sorted(m.giants, key=lambda g: g[0] != 0)  # what is not moved first: the others are added to it
     total: Words | None = None
-    for giant in still:
-        inner = kernels.polynomial(sums([giant]), 0)
-        total = inner if total is None else kernels.add(total, inner, ring.extended(level))
-    for first in range(0, len(moved), TOGETHER):
-        some = moved[first : first + TOGETHER]
+    for first in range(0, len(giants), TOGETHER):
+        some = giants[first : first + TOGETHER]
         inner = sums(some)
-        elements = [galois_element(g, n) for g, _, _ in some]
-        keys = [switch.view(level, GALOIS, element) for element in elements]
-        second = switch.decompose(switch.mod_down(kernels.each(inner, 1), level), level)
-        total = switch.total(second, level, keys, elements=elements, source=inner, base=total)
+        if some[0][0] == 0:
+            total, some = kernels.polynomial(inner, 0), some[1:]
+            inner = kernels.polynomials(inner, 1, len(some))
+        if some:
+            elements = [galois_element(g, n) for g, _, _ in some]
+            keys = [switch.view(level, GALOIS, element) for element in elements]
+            second = switch.decompose(switch.mod_down(kernels.each(inner, 1), level), level)
+            total = switch.total(second, level, keys, elements=elements, source=inner, base=total)
     return switch.mod_down(total, level, level - 1)

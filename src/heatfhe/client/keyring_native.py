@@ -35,14 +35,16 @@ class NativeKeyring:
     twice for the same key, a keyring gives two different ones.
     """
 
-    def __init__(self, request: KeyRequest, folder: Path | None = None, *, threads: int = 1) -> None:
+    def __init__(
+        self, request: KeyRequest, folder: Path | None = None, *, device: str = "cpu", threads: int = 1
+    ) -> None:
         native = native_set(request.params)
         chain = native.chain
         limit = MAX_LOG_SPARSE_MODULUS.get(chain.ring_dimension, 0.0)
         if request.params.security_bits and sparse_modulus_bits(chain) > limit:
             raise ConfigError(f"{request.params.name}: the sparse secret's modulus exceeds {limit:g} bits")
         self._request, self._native = request, native
-        ring = Ring(chain, load_kernels("cpu", chain.ring_dimension, chain.moduli, threads=threads))
+        ring = Ring(chain, load_kernels(device, chain.ring_dimension, chain.moduli, threads=threads))
         self._archive = Archive(chain, ring.kernels, native.hash, native.floor)
         source = OsSource()
         self._secret = make_secret(chain.ring_dimension, source) if folder is None else self._load(folder)

@@ -59,6 +59,10 @@ class Kernels(Protocol):
         """Residues of the coefficients of x, on the host."""
         ...
 
+    def uniform(self, heads: Sequence[bytes], rows: Rows) -> Words:
+        """Polynomials (len(heads), limbs, N) expanded from public seeds, as ckks/expand.py defines them."""
+        ...
+
     def size(self, x: Words) -> int:
         """Bytes held."""
         ...
@@ -203,7 +207,7 @@ class Kernels(Protocol):
 
 
 def load_kernels(device: str, ring_dimension: int, moduli: Sequence[int], *, threads: int = 1) -> Kernels:
-    """Kernels by name: reference (numpy) or cpu (numba)."""
+    """Kernels by name: reference (numpy), cpu (numba) or cuda (CuPy)."""
     from heatfhe.errors import ConfigError, MissingExtraError
 
     if device == "reference":
@@ -216,4 +220,8 @@ def load_kernels(device: str, ring_dimension: int, moduli: Sequence[int], *, thr
                 raise
             raise MissingExtraError("native", needed_by="the native engine on a CPU") from err
         return CpuKernels(ring_dimension, moduli, threads=threads)
-    raise ConfigError(f"unknown device {device!r} for the native engine; have: cpu, reference")
+    if device == "cuda":
+        from heatfhe.ckks.kernels.cuda import CudaKernels, CupyDevice
+
+        return CudaKernels(ring_dimension, moduli, CupyDevice(ring_dimension.bit_length() - 1))
+    raise ConfigError(f"unknown device {device!r} for the native engine; have: cpu, cuda, reference")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks.expand import expanded
 from heatfhe.ckks.kernels import plans
 from heatfhe.ckks.kernels.plans import (
     FIXED_BITS,
@@ -141,6 +142,9 @@ class ReferenceKernels:
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
         """Residues of the coefficients."""
         return np.asarray(self.intt(x, rows))
+
+    def uniform(self, heads: Sequence[bytes], rows: Rows) -> Words:
+        return self.upload(expanded(heads, [self.moduli[r] for r in rows], self.ring_dimension))
 
     def size(self, x: Words) -> int:
         return int(x.nbytes)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks.expand import expanded
 from heatfhe.ckks.kernels import cpu, plans
 from heatfhe.ckks.kernels.cpu_tables import Tables, montgomery, shoup
 from heatfhe.ckks.kernels.plans import DigitPlan, Digits, Division, KeyView, Residues, Rows, Words
@@ -89,6 +90,9 @@ class CpuKernels:
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
         return np.asarray(self.intt(x, rows))
+
+    def uniform(self, heads: Sequence[bytes], rows: Rows) -> Words:
+        return self.upload(expanded(heads, [self.moduli[r] for r in rows], self.ring_dimension))
 
     def size(self, x: Words) -> int:
         return int(x.nbytes)

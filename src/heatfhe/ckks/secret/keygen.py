@@ -23,7 +23,7 @@ from heatfhe.ckks.keys import (
     fold_rotations,
     fresh_half,
     galois_element,
-    uniform_half,
+    key_heads,
 )
 from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.ckks.secret.sampling import SPARSE_WEIGHT, gaussian, sparse_ternary, ternary
@@ -103,8 +103,9 @@ class KeyMaker:
         seed = self._source.take(SEED_BYTES)
         width, count = len(chain.special), key.digits(chain)
         out = np.empty((count, len(rows), chain.ring_dimension), dtype=np.uint32)
+        halves = kernels.uniform(key_heads(key, seed, chain, self._hash), rows)
         for digit in range(count):
-            a = kernels.upload(uniform_half(key, seed, digit, chain, self._hash))
+            a = kernels.polynomial(halves, digit)
             error = kernels.evaluate(gaussian(chain.ring_dimension, self._source), rows)
             b = kernels.sub(error, self._multiply(a, target, rows), rows)
             if fold:

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where CUDA kernels run: memory, launches and recordings of one GPU through CuPy. The only module that imports it.
+
+A launch costs the host a few microseconds, and a key switch has eleven: arguments are packed into one buffer by the
+signature read from the source, and the driver is called directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import resources
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError, EngineError, MissingExtraError
+
+SOURCES = (
+    "words.cuh", "transforms.cu", "conversions.cu", "tensor_conversions.cu", "switching.cu", "limbs.cu", "expand.cu",
+)  # fmt: skip
+WORD = 4  # bytes
+Recording = Callable[[Sequence["Buffer"]], list["Buffer"]]
+
+
+class Buffer:
+    """Memory of a device: an address, a shape, and the words from one entry of the first axis to the next."""
+
+    __slots__ = ("owner", "ptr", "shape", "stride")
+
+    def __init__(self, ptr: int, shape: tuple[int, ...], owner: Any, stride: int | None = None) -> None:
+        self.ptr, self.shape, self.owner = ptr, shape, owner
+        self.stride = prod(shape[1:]) if stride is None else stride
+
+    @property
+    def nbytes(self) -> int:
+        return WORD * prod(self.shape)
+
+
+def source() -> str:
+    """Every kernel, as one text."""
+    folder = resources.files(__package__)
+    return "\n".join(f'#line 1 "{name}"\n{folder.joinpath(name).read_text()}' for name in SOURCES)
+
+
+@lru_cache(maxsize=1)
+def signatures() -> dict[str, str]:
+    """How each kernel's arguments are packed, as struct says it. A name that ends in _ stands for its instances."""
+    codes = {"int": "i", "u32": "I", "i64": "q"}
+    text = re.sub(r"//[^\n]*|\\\n", " ", source())
+    found = re.findall(
+        r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)(?:##\w+)?\s*\(([^)]*)\)', text
+    )
+    return {
+        name: "@" + "".join("Q" if "*" in p else codes[p.split()[-2]] for p in parameters.split(","))
+        for name, parameters in found
+    }
+
+
+def signature(kernel: str) -> str:
+    """How a kernel's arguments are packed."""
+    every = signatures()
+    return every.get(kernel) or every[kernel.rstrip("0123456789")]
+
+
+class Device(Protocol):
+    """What CudaKernels needs of a device; the tests have one that runs the same sources on a CPU."""
+
+    tensor_cores: bool  # whether it has them, for doubles
+
+    def empty(self, shape: tuple[int, ...]) -> Buffer:
+        """Uninitialised words."""
+        ...
+
+    def array(self, host: NDArray[Any]) -> Buffer:
+        """A copy of any small or large array on the device."""
+        ...
+
+    def host(self, x: Buffer) -> NDArray[np.uint32]:
+        """A copy of contiguous words on the host; waits for it."""
+        ...
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """Bytes from one address to another."""
+        ...
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int) -> None:
+        """Start a kernel; arguments are addresses and integers."""
+        ...
+
+    def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording | None:
+        """A replayable recording of body on inputs like these, or None where the device has none."""
+        ...
+
+    def synchronize(self) -> None: ...
+
+
+class CupyDevice:
+    """The current GPU: one stream, sources compiled by NVRTC and kept by CuPy, by architecture and their own hash."""
+
+    def __init__(self, log_n: int) -> None:
+        try:
+            import cupy
+        except ModuleNotFoundError as err:
+            if err.name != "cupy":
+                raise
+            raise MissingExtraError("cuda", needed_by="the native engine on a GPU") from err
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as err:
+            raise ConfigError(f"no usable NVIDIA driver: {err}; use --device cpu, or install a driver") from err
+        if count == 0:
+            raise ConfigError("no NVIDIA GPU found; use --device cpu")
+        self._cupy, self._runtime = cupy, cupy.cuda.runtime
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._pool = self._common = cupy.cuda.MemoryPool()
+        self._arena = cupy.cuda.MemoryPool()  # temporaries of recordings, which never run at the same time
+        self.tensor_cores = int(cupy.cuda.Device().compute_capability) >= 90
+        self._module = cupy.RawModule(code=source(), options=("-std=c++17", f"-DLOGN={log_n}"), backend="nvrtc")
+        self._functions: dict[str, tuple[int, Callable[..., bytes]]] = {}
+        self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+        self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
+        self._size = ctypes.c_size_t()
+        # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size, CU_LAUNCH_PARAM_END
+        self._extra = (ctypes.c_void_p * 5)(1, 0, 2, ctypes.addressof(self._size), 0)
+
+    @property
+    def name(self) -> str:
+        """The GPU and its driver."""
+        properties = self._runtime.getDeviceProperties(self._cupy.cuda.Device().id)
+        return f"{properties['name'].decode()}, CUDA driver {self._runtime.driverGetVersion()}"
+
+    @property
+    def used(self) -> int:
+        """Bytes taken from the GPU."""
+        return int(self._common.total_bytes() + self._arena.total_bytes())
+
+    def _malloc(self, size: int) -> Any:
+        try:
+            return self._pool.malloc(size)
+        except self._cupy.cuda.memory.OutOfMemoryError as err:
+            free, total = self._runtime.memGetInfo()
+            raise EngineError(
+                f"the GPU has {free / 2**30:.1f} of {total / 2**30:.1f} GiB free and {size / 2**30:.2f} GiB more are "
+                "needed; lower the engine's cache_bytes or use a larger GPU"
+            ) from err
+
+    def empty(self, shape: tuple[int, ...]) -> Buffer:
+        owner = self._malloc(WORD * prod(shape))
+        return Buffer(owner.ptr, shape, owner)
+
+    def array(self, host: NDArray[Any]) -> Buffer:
+        host = np.ascontiguousarray(host)
+        owner = self._malloc(max(host.nbytes, 1))
+        self._runtime.memcpyAsync(owner.ptr, host.ctypes.data, host.nbytes, 1, self._stream.ptr)
+        self._stream.synchronize()  # the host's memory may go
+        return Buffer(owner.ptr, host.shape, owner)
+
+    def host(self, x: Buffer) -> NDArray[np.uint32]:
+        out = np.empty(x.shape, dtype=np.uint32)
+        self._runtime.memcpyAsync(out.ctypes.data, x.ptr, out.nbytes, 2, self._stream.ptr)
+        self._stream.synchronize()
+        return out
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._runtime.memcpyAsync(target, source, size, 3, self._stream.ptr)
+
+    def _function(self, kernel: str) -> tuple[int, Callable[..., bytes]]:
+        found = self._module.get_function(kernel).kernel.ptr, struct.Struct(signature(kernel)).pack
+        self._functions[kernel] = found
+        return found
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int) -> None:
+        function, pack = self._functions.get(kernel) or self._function(kernel)
+        packed = pack(*args)
+        self._extra[1] = ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value
+        self._size.value = len(packed)
+        failed = self._launch(function, *grid, block, 1, 1, 0, self._stream.ptr, None, self._extra)
+        if failed:
+            raise EngineError(f"the GPU refused to start {kernel}: CUDA error {failed}")
+
+    def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording:
+        """One CUDA graph. Inputs are copied in, results are copied out; temporaries live in the common arena."""
+        stream = self._stream
+        held = [self.empty(x.shape) for x in inputs]
+        self._pool = self._arena
+        stream.begin_capture()
+        try:
+            results = list(body(*held))
+        finally:
+            graph = stream.end_capture()
+            self._pool = self._common
+
+        def play(now: Sequence[Buffer]) -> list[Buffer]:
+            for place, x in zip(held, now):
+                self.copy(place.ptr, x.ptr, x.nbytes)
+            graph.launch(stream)
+            out = [self.empty(r.shape) for r in results]
+            for place, r in zip(out, results):
+                self.copy(place.ptr, r.ptr, r.nbytes)
+            return out
+
+        return play
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arithmetic limb by limb: sums, constants, products, and the orders of evaluations. grid (N / THREADS, limbs,
+// polynomials) everywhere; rows[limb] is the prime. Constants of limbs are in Montgomery form.
+
+#define LIMB                                                                                                           \
+  const int limb = blockIdx.y, s = blockIdx.x * THREADS + threadIdx.x;                                                 \
+  const u32 q = primes[rows[limb]].x;                                                                                  \
+  const size_t at = ((size_t)blockIdx.z * gridDim.y + limb) * N + s;
+
+extern "C" __global__ void add(const u32* x, const u32* y, u32* out, const int* rows, const uint2* primes) {
+  LIMB
+  out[at] = csub(x[at] + y[at], q);
+}
+
+extern "C" __global__ void subtract(const u32* x, const u32* y, u32* out, const int* rows, const uint2* primes) {
+  LIMB
+  out[at] = cadd(x[at] - y[at], q);
+}
+
+extern "C" __global__ void negate(const u32* x, u32* out, const int* rows, const uint2* primes) {
+  LIMB
+  out[at] = cadd(0u - x[at], q);
+}
+
+// p is added to the first polynomial, the others are copied
+extern "C" __global__ void add_first(const u32* x, const u32* p, u32* out, const int* rows, const uint2* primes) {
+  LIMB
+  out[at] = blockIdx.z ? x[at] : csub(x[at] + p[at], q);
+}
+
+// a residue, as it is, is added to every value of the first polynomial
+extern "C" __global__ void add_constant(const u32* x, const u32* constants, u32* out, const int* rows,
+                                        const uint2* primes) {
+  LIMB
+  out[at] = blockIdx.z ? x[at] : csub(x[at] + __ldg(constants + limb), q);
+}
+
+// onto + sum of up to four terms
+extern "C" __global__ void combine(const u32* onto, const u32* x0, const u32* f0, const u32* x1, const u32* f1,
+                                   const u32* x2, const u32* f2, const u32* x3, const u32* f3, u32* out,
+                                   const int* rows, const uint2* primes) {
+  LIMB
+  const u32 qi = primes[rows[limb]].y;
+  u64 sum = (u64)x0[at] * __ldg(f0 + limb);
+  if (x1) sum += (u64)x1[at] * __ldg(f1 + limb);
+  if (x2) sum = fold(fold(sum, q) + (u64)x2[at] * __ldg(f2 + limb), q);
+  if (x3) sum += (u64)x3[at] * __ldg(f3 + limb);
+  u32 y = cadd(reduce(fold(sum, q), q, qi), q);
+  out[at] = onto ? csub(y + onto[at], q) : y;
+}
+
+// sum of up to four products with prepared polynomials p (one limb each, shared by all polynomials of x)
+extern "C" __global__ void products(const u32* onto, const u32* x0, const u32* p0, const u32* x1, const u32* p1,
+                                    const u32* x2, const u32* p2, const u32* x3, const u32* p3, u32* out,
+                                    const int* rows, const uint2* primes) {
+  LIMB
+  const u32 qi = primes[rows[limb]].y;
+  const size_t plain = (size_t)limb * N + s;
+  u64 sum = (u64)x0[at] * p0[plain];
+  if (x1) sum += (u64)x1[at] * p1[plain];
+  if (x2) sum = fold(fold(sum, q) + (u64)x2[at] * p2[plain], q);
+  if (x3) sum += (u64)x3[at] * p3[plain];
+  u32 y = cadd(reduce(fold(sum, q), q, qi), q);
+  out[at] = onto ? csub(y + onto[at], q) : y;
+}
+
+// Sum over up to four pairs ((b, a), (b', a')) of (b b', b a' + a b', a a'), added to onto; squares are 2^64 mod q.
+// grid (N / THREADS, limbs)
+extern "C" __global__ void tensor(const u32* onto, const u32* x0, const u32* y0, const u32* x1, const u32* y1,
+                                  const u32* x2, const u32* y2, const u32* x3, const u32* y3, u32* out,
+                                  const uint2* powers, const int* rows, const uint2* primes) {
+  LIMB
+  const u32 qi = primes[rows[limb]].y, square = powers[rows[limb]].x;
+  const size_t half = (size_t)gridDim.y * N;
+  const u32* x[4] = {x0, x1, x2, x3};
+  const u32* y[4] = {y0, y1, y2, y3};
+  u64 sum[3] = {0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    if (!x[i]) break;
+    const u32 b = x[i][at], a = x[i][half + at], c = y[i][at], d = y[i][half + at];
+    sum[0] = fold(sum[0] + (u64)b * c, q);
+    sum[1] = fold(sum[1] + (u64)b * d + (u64)a * c, q);
+    sum[2] = fold(sum[2] + (u64)a * d, q);
+  }
+#pragma unroll
+  for (int k = 0; k < 3; k++) {
+    u32 z = mont(cadd(reduce(sum[k], q, qi), q), square, q, qi);
+    if (onto) z = csub(z + onto[k * half + at], q);
+    out[k * half + at] = z;
+  }
+}
+
+extern "C" __global__ void automorphism(const u32* x, u32* out, u32 element) {
+  const u32 s = blockIdx.x * THREADS + threadIdx.x;
+  const size_t limb = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N;
+  out[limb + s] = x[limb + moved(s, element)];
+}
+
+// between natural order and ours, which is its own inverse
+extern "C" __global__ void reorder(const u32* x, u32* out) {
+  const u32 s = blockIdx.x * THREADS + threadIdx.x;
+  const size_t limb = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N;
+  out[limb + s] = x[limb + reversed(s)];
+}
+
+// limbs from ``first`` on of polynomials of ``whole`` limbs
+extern "C" __global__ void copy_limbs(const u32* x, u32* out, int first, int whole) {
+  const u32 s = blockIdx.x * THREADS + threadIdx.x;
+  out[((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N + s] = x[((size_t)blockIdx.z * whole + first + blockIdx.y) * N + s];
+}

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA kernels: the same sources under a C++ compiler and on a GPU equal the reference bit for bit."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heatfhe.ckks.bootstrapping import BootstrapSpec
+from heatfhe.ckks.expand import expanded, expansion_head, label
+from heatfhe.ckks.kernels import ReferenceKernels, load_kernels
+from heatfhe.ckks.kernels.cuda import CudaKernels
+from heatfhe.ckks.kernels.plans import division
+from heatfhe.ckks.primes import primes_below
+from heatfhe.errors import ConfigError, MissingExtraError
+from tests.ckks import seeded
+from tests.ckks.cuda_shim.device import COMPILER, ShimDevice
+from tests.ckks.kernel_checks import CHECKS
+from tests.ckks.kernel_shapes import SHAPES, moduli
+from tests.ckks.seeded import random_words
+
+SPEC = BootstrapSpec(stc_levels=2, ratio_bits=14.0)
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ found: the CUDA sources cannot be compiled here")
+
+
+@lru_cache(maxsize=8)
+def shim(n: int) -> tuple[ReferenceKernels, Any]:
+    return ReferenceKernels(n, moduli(n)), CudaKernels(n, moduli(n), ShimDevice(n.bit_length() - 1))
+
+
+@lru_cache(maxsize=8)
+def gpu(n: int) -> tuple[ReferenceKernels, Any]:
+    return ReferenceKernels(n, moduli(n)), load_kernels("cuda", n, moduli(n))
+
+
+def check_wide_divisions(make: Any, n: int) -> None:
+    """Few primes that leave and many that stay, as tensor cores take them; more that leave than registers hold."""
+    primes = tuple(islice(primes_below(1 << 31, n), 40))
+    reference, other = ReferenceKernels(n, primes), make(n, primes)
+    for leaving in (4, 12, 16, 20, 21, 33):
+        plan = division(primes, list(range(40)), list(range(leaving, 40)))
+        x = random_words(primes, range(40), (2,), n, leaving)
+        wanted, got = (k.download(k.divide(k.upload(x), plan)) for k in (reference, other))
+        assert np.array_equal(got, wanted), leaving
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", sorted(CHECKS))
+@pytest.mark.parametrize("n", [256, 512, 2048])
+def test_every_kernel_under_a_compiler_equals_the_reference(name: str, n: int) -> None:
+    for seed, shape in enumerate(SHAPES if n == 256 else SHAPES[:2]):
+        CHECKS[name](*shim(n), seed, shape)
+
+
+@needs_compiler
+def test_wide_divisions_under_a_compiler_equal_the_reference() -> None:
+    check_wide_divisions(lambda n, primes: CudaKernels(n, primes, ShimDevice(8)), 256)
+
+
+@pytest.mark.gpu
+def test_wide_divisions_on_the_gpu_equal_the_reference() -> None:
+    check_wide_divisions(lambda n, primes: load_kernels("cuda", n, primes), 2048)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(CHECKS))
+@pytest.mark.parametrize("n", [256, 1024, 8192])
+def test_every_kernel_on_the_gpu_equals_the_reference(name: str, n: int) -> None:
+    for seed, shape in enumerate(SHAPES):
+        CHECKS[name](*gpu(n), seed, shape)
+
+
+def heads(count: int) -> list[bytes]:
+    return [expansion_head(bytes(range(32)), bytes(32), label(2, 5, digit)) for digit in range(count)]
+
+
+def check_expansion(kernels: Any, n: int) -> None:
+    rows = np.array([0, 9, 13])
+    wanted = expanded(heads(3), [moduli(n)[r] for r in rows], n)
+    assert np.array_equal(kernels.download(kernels.uniform(heads(3), rows)), wanted)
+
+
+@needs_compiler
+@pytest.mark.parametrize("n", [256, 8192])  # one chunk of a hash, and two
+def test_seeds_expand_alike_under_a_compiler(n: int) -> None:
+    check_expansion(CudaKernels(n, moduli(n), ShimDevice(n.bit_length() - 1)), n)
+
+
+@pytest.mark.gpu
+def test_seeds_expand_alike_on_the_gpu() -> None:
+    check_expansion(gpu(8192)[1], 8192)
+
+
+@needs_compiler
+def test_a_rejected_word_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One word in 2^33 is rejected: the kernel is made to report one, and its limb is expanded by the reference."""
+    kernels = CudaKernels(256, moduli(256), ShimDevice(8))
+    launch = kernels.device.launch
+
+    def reporting(kernel: str, grid: Any, block: int, *args: int) -> None:
+        launch(kernel, grid, block, *args)
+        if kernel == "expand":
+            (ctypes.c_uint32 * 3).from_address(args[2])[:] = [1, 4, 7]  # one word, of limb 4
+            (ctypes.c_uint32 * 256).from_address(args[1] + 4 * 256 * 4)[:] = [0] * 256
+
+    monkeypatch.setattr(kernels.device, "launch", reporting)
+    check_expansion(kernels, 256)
+
+
+def results(device: str, n: int, chain: Any) -> dict[str, str]:
+    """Digests of every operation and of refreshes of both kinds, on seeded keys."""
+    s = seeded.Scheme(chain, device=device, rotations=(1, 5), periods=(n // 2, 16), spec=SPEC)
+    rng, e, boot = np.random.default_rng(0), s.evaluator, s.bootstrapper
+    a, b = (s.encrypt(rng.uniform(-1, 1, n // 2), 5) for _ in range(2))
+    low = e.drop(a, 2)
+    found = {
+        "add": e.add(a, b), "product": e.multiply(a, b), "rotation": e.rotate(a, 5), "conjugate": e.conjugate(a),
+        "drop": e.drop(a, 3), "sum": e.add_rotations(a, [1, 5]), "sums": e.multiply_sum([(a, b), (b, b)], [(a, 3)]),
+        "constant": e.multiply_constant(a, 0.37),
+    }  # fmt: skip
+    for turn in range(3 if device == "cuda" else 1):  # as it is, recorded, replayed
+        found[f"refresh {turn}"] = boot.bootstrap_real(low, period=n // 2)
+        found[f"short {turn}"] = boot.bootstrap_real(low, period=16)
+        found[f"pair {turn}"], _ = boot.bootstrap_pair(low, e.drop(b, 2), period=n // 2)
+    read = e.ring.kernels.download
+    return {name: hashlib.sha256(read(c.data).tobytes()).hexdigest() for name, c in found.items()}
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_whole_bootstrap_under_a_compiler_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = seeded.small_chain(256, 5, end=49)
+    wanted = results("reference", 256, chain)
+    monkeypatch.setattr(seeded, "load_kernels", lambda _d, n, m, threads=1: CudaKernels(n, m, ShimDevice(8)))
+    assert results("shim", 256, chain) == wanted
+
+
+@pytest.mark.gpu
+def test_a_whole_bootstrap_on_the_gpu_equals_the_reference() -> None:
+    chain = seeded.small_chain(8192, 5, end=49)
+    wanted, found = results("reference", 8192, chain), results("cuda", 8192, chain)
+    for name, digest in found.items():
+        assert digest == wanted[name.replace(" 1", " 0").replace(" 2", " 0")], name
+
+
+def test_rings_that_the_kernels_do_not_take_are_refused() -> None:
+    with pytest.raises(ConfigError, match="256 to 65536, got 128"):
+        CudaKernels(128, moduli(128), None)  # type: ignore[arg-type]
+
+
+def test_a_missing_library_or_driver_is_named() -> None:
+    try:
+        import cupy  # noqa: F401
+    except ModuleNotFoundError:
+        with pytest.raises(MissingExtraError, match="cuda"):
+            load_kernels("cuda", 256, moduli(256))
+    else:
+        pytest.skip("CuPy is installed here")
