@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 
 from heatfhe.ckks.expand import expansion_head, label
 from heatfhe.ckks.kernels import Digits, Kernels, KeyView, Words
 from heatfhe.ckks.kernels.plans import digit_plan, division
+from heatfhe.errors import ConfigError
 from tests.ckks.kernel_shapes import Host, Shape, key_case, moduli, residues, row_array, view, words
 
 Check = Callable[[Kernels, Kernels, int, Shape], None]
@@ -49,6 +51,26 @@ def evaluate(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> Non
     rng = np.random.default_rng(seed)
     for x in (rng.integers(-(2**62) + 1, 2**62, n), rng.integers(-1, 2, n), np.full(n, 1 - 2**62)):
         same(reference, other, lambda k, x=x: k.evaluate(x, rows))
+
+
+def encode(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
+    """Equal integers but for rounding: every coefficient within one, and only some of them."""
+    n, rows = reference.ring_dimension, row_array(shape.rows)
+    rng = np.random.default_rng(seed)
+    for size, scale in ((n // 2, 2.0**30), (1, 2.0**40), (8, 1000.0)):
+        slots = rng.uniform(-1, 1, size) + 1j * rng.uniform(-1, 1, size)
+        wanted, got = (k.coefficients(k.encode(slots, scale, rows), rows).astype(np.int64) for k in (reference, other))
+        q = np.array([reference.moduli[r] for r in shape.rows])[:, None]
+        apart = (got - wanted + q // 2) % q - q // 2
+        assert np.abs(apart).max() <= 1
+        assert (apart == apart[0]).all()
+    exact = np.full(4, 0.25)
+    same(reference, other, lambda k: k.encode(exact, 2.0**40, rows))
+    for k in (reference, other):
+        with pytest.raises(ConfigError, match="does not fit 62 bits"):
+            k.encode(exact, 2.0**64, rows)
+        with pytest.raises(ConfigError, match="power of two"):
+            k.encode(np.ones(3), 1.0, rows)
 
 
 def coefficients(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
@@ -359,7 +381,7 @@ def synchronize(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> 
 
 
 CHECKS: dict[str, Check] = {
-    "upload": upload, "download": upload, "evaluate": evaluate, "coefficients": coefficients,
+    "upload": upload, "download": upload, "evaluate": evaluate, "encode": encode, "coefficients": coefficients,
     "uniform": uniform, "size": size,
     "polynomial": polynomial, "polynomials": polynomials, "each": each, "limbs": limbs, "stack": stack,
     "add": limbwise("add"), "sub": limbwise("sub"), "negate": limbwise("negate"), "scale": scale,

@@ -35,7 +35,7 @@ class SealedKernels:
 
     def __init__(self, inner: Kernels) -> None:
         self._inner = inner
-        self.ring_dimension, self.moduli = inner.ring_dimension, inner.moduli
+        self.ring_dimension, self.moduli, self.records = inner.ring_dimension, inner.moduli, inner.records
         self.called: set[str] = set()
         self.replayed: list[Any] = []
         for name, method in inspect.getmembers(Kernels, inspect.isfunction):

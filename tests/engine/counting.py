@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from heatfhe.ckks.params import Params
@@ -115,6 +115,16 @@ class CountingEngine:
 
     def parse(self, blob: bytes) -> Counted:
         raise EngineError("the counting engine holds no values to receive")
+
+    @property
+    def records(self) -> bool:
+        """Nothing is recorded."""
+        return False
+
+    def replay(
+        self, name: Hashable, body: Callable[[Sequence[Counted]], Sequence[Counted]], values: Sequence[Counted]
+    ) -> Sequence[Counted]:
+        return body(values)
 
     def synchronize(self) -> None:
         """Nothing is ever under way."""

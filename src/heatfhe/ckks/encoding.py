@@ -13,6 +13,29 @@ from heatfhe.errors import ConfigError
 LARGEST = float(1 << 62)
 
 
+def checked_slots(values: NDArray[Any], most: int) -> NDArray[Any]:
+    """Slots that can be encoded: a power of two of finite numbers."""
+    z = np.asarray(values)
+    if z.ndim != 1 or z.size == 0 or z.size & (z.size - 1) or z.size > most:
+        raise ConfigError(f"slots must be a power of two of at most {most} values, got shape {z.shape}")
+    if not np.isfinite(z).all():
+        raise ConfigError("slots must be finite numbers")
+    return z
+
+
+def too_large(scale: float) -> ConfigError:
+    """What is said of integers that do not fit."""
+    return ConfigError(f"a plaintext at scale 2^{np.log2(scale):.1f} does not fit 62 bits; make its values smaller")
+
+
+def slot_places(ring_dimension: int) -> NDArray[np.int64]:
+    """Where slot j stands among the evaluations at odd powers of zeta: its power is 5^j."""
+    powers = np.ones(ring_dimension // 2, dtype=np.int64)
+    for j in range(1, ring_dimension // 2):
+        powers[j] = powers[j - 1] * 5 % (2 * ring_dimension)
+    return powers >> 1
+
+
 class Encoder:
     """Slot j is the value of the polynomial at zeta^(5^j), zeta = exp(i pi / N).
 
@@ -23,20 +46,13 @@ class Encoder:
 
     def __init__(self, ring_dimension: int) -> None:
         n = self.ring_dimension = ring_dimension
-        powers = np.ones(n // 2, dtype=np.int64)
-        for j in range(1, n // 2):
-            powers[j] = powers[j - 1] * 5 % (2 * n)
-        self._place = powers >> 1
+        self._place = slot_places(n)
         self._twist = np.exp(1j * np.pi * np.arange(n) / n)
 
     def embed(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Real coefficients of the polynomial with these slots."""
         n = self.ring_dimension
-        z = np.asarray(values)
-        if z.ndim != 1 or z.size == 0 or z.size & (z.size - 1) or z.size > n // 2:
-            raise ConfigError(f"slots must be a power of two of at most {n // 2} values, got shape {z.shape}")
-        if not np.isfinite(z).all():
-            raise ConfigError("slots must be finite numbers")
+        z = checked_slots(values, n // 2)
         z = np.tile(z, n // 2 // z.size)
         points = np.empty(n, dtype=np.complex128)
         points[self._place] = z
@@ -48,9 +64,7 @@ class Encoder:
         """Integer coefficients at a scale."""
         coefficients = np.rint(self.embed(values) * scale)
         if np.abs(coefficients).max() >= LARGEST:
-            raise ConfigError(
-                f"a plaintext at scale 2^{np.log2(scale):.1f} does not fit 62 bits; make its values smaller"
-            )
+            raise too_large(scale)
         return coefficients.astype(np.int64)
 
     def decode(self, coefficients: NDArray[np.float64]) -> NDArray[np.complex128]:

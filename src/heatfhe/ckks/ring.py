@@ -147,7 +147,7 @@ class Ring:
 
     def polynomial(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
         """Evaluations of encoded slots."""
-        return self.kernels.evaluate(self.encoder.encode(values, scale), rows)
+        return self.kernels.encode(values, scale, rows)
 
     def plaintext(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
         """Encoded slots, ready to be multiplied."""

@@ -23,8 +23,9 @@ class Decode:
         *,
         reporter: Reporter = SILENT,
         trace: Trace | None = None,
+        recorded: bool = True,
     ) -> None:
-        self.runner = Runner(plan, engine, source, reporter=reporter, trace=trace)
+        self.runner = Runner(plan, engine, source, reporter=reporter, trace=trace, recorded=recorded)
         self.cache: dict[str, list[Any]] = {}
         self.position = 0
         self.next: list[Any] | None = None

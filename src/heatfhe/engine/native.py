@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -23,6 +23,7 @@ from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vec
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
 
 DEFAULT_CACHE = 2 << 30
+PASSING = 256  # encodings of one position that are kept for the layers to share
 
 
 class NativeEngine:
@@ -64,6 +65,10 @@ class NativeEngine:
         self._e = Evaluator(self._ring, table, floor=native.floor)
         self._bootstrapper = Bootstrapper(self._e, native.bootstrap)
         self._encodings = Encodings(cache_bytes)
+        self._passing: dict[tuple[str, str, int], Words] = {}
+        self._made = 0  # encodings that were not kept
+        self._forms: dict[Hashable, list[tuple[int, float]]] = {}
+        self._fluid: set[Hashable] = set()
 
     @property
     def params(self) -> Params:
@@ -96,8 +101,7 @@ class NativeEngine:
             words = self._encoded(p, "add", a.level, len(rows), lambda: self._ring.polynomial(p.make(), a.scale, rows))
             return self._e.add_polynomial(a, words)
         if isinstance(p, complex) and p.imag != 0.0:
-            words = self._ring.polynomial(np.array([p]), a.scale, self._ring.rows(a.level))
-            return self._e.add_polynomial(a, words)
+            return self.add_plain(a, constant_vector(p))
         return self._e.add_constant(a, float(p.real))
 
     def times(self, a: Ciphertext, k: int) -> Ciphertext:
@@ -188,6 +192,31 @@ class NativeEngine:
     def parse(self, blob: bytes) -> Ciphertext:
         return self._archive.parse(blob)
 
+    # -- recordings ----------------------------------------------------------------------------------------------------
+
+    @property
+    def records(self) -> bool:
+        """Whether the kernels record."""
+        return self._ring.kernels.records
+
+    def replay(
+        self, name: Hashable, body: Callable[[Sequence[Ciphertext]], Sequence[Ciphertext]], values: Sequence[Ciphertext]
+    ) -> Sequence[Ciphertext]:
+        """body(values), recorded by the kernels; what encodes plaintexts each time is never recorded."""
+        if name in self._fluid:
+            return body(values)
+        made = self._made
+
+        def words(*data: Words) -> list[Words]:
+            out = body([Ciphertext(v.level, v.scale, d) for v, d in zip(values, data)])
+            self._forms[name] = [(c.level, c.scale) for c in out]
+            return [c.data for c in out]
+
+        results = self._ring.kernels.replay(name, words, *(v.data for v in values))
+        if self._made != made:
+            self._fluid.add(name)
+        return [Ciphertext(level, scale, d) for (level, scale), d in zip(self._forms[name], results)]
+
     def synchronize(self) -> None:
         """Wait for the kernels."""
         self._ring.kernels.synchronize()
@@ -214,19 +243,35 @@ class NativeEngine:
 
     def _encoded(self, p: Vector, use: str, level: int, limbs: int, make: Callable[[], Words]) -> Words:
         if not p.keep:
-            return make()
+            return self._moving(p, use, level, make)
         size = 4 * limbs * self.params.ring_dimension
-        words: Words = self._encodings.get(((use, p.key), level), size, lambda _: make())
+
+        def count(kept: bool) -> Words:
+            self._made += not kept
+            return make()
+
+        words: Words = self._encodings.get(((use, p.key), level), size, count)
         return words
+
+    def _moving(self, p: Vector, use: str, level: int, make: Callable[[], Words]) -> Words:
+        """The encoding of a vector that depends on the position: layers share it, the next position does not."""
+        self._made += 1
+        if len(self._passing) > PASSING:
+            self._passing.clear()
+        name = (use, p.key, level)
+        if name not in self._passing:
+            self._passing[name] = make()
+        return self._passing[name]
 
     def _factor(self, p: Vector | complex, level: int) -> Words:
         rows, scale = self._ring.rows(level), self._e.plain_scale(level)
         if not isinstance(p, Vector):
-            return self._ring.plaintext(np.array([p]), scale, rows)
+            p = constant_vector(p)
         return self._encoded(p, "multiply", level, len(rows), lambda: self._ring.plaintext(p.make(), scale, rows))
 
     def _map(self, m: LinearMap, level: int) -> EncodedMap:
         def make(kept: bool) -> EncodedMap:
+            self._made += not kept
             giants = {g: {b: v.make for b, v in row.items()} for g, row in m.giants.items()}
             name = ("map", m.key, level) if kept else None
             return encode_map(self._ring, giants, level, self._e.plain_scale(level), name=name)
@@ -237,3 +282,8 @@ class NativeEngine:
         size = 4 * len(vectors) * len(self._ring.extended(level)) * self.params.ring_dimension
         encoded: EncodedMap = self._encodings.get((("map", m.key), level), size, make)
         return encoded
+
+
+def constant_vector(value: complex) -> Vector:
+    """A complex constant as a plaintext of one slot."""
+    return Vector(f"constant {value!r}", lambda: np.array([value]))

@@ -16,7 +16,7 @@ cubic error; the integer g is multiplied back by a free product.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -338,6 +338,16 @@ class OpenFHEEngine:
         out.SetSlots(self._context.slots)
         self._context.check_canonical(out, "bootstrap")
         return out, gain
+
+    @property
+    def records(self) -> bool:
+        """Nothing is recorded."""
+        return False
+
+    def replay(
+        self, name: Hashable, body: Callable[[Sequence[Ciphertext]], Sequence[Ciphertext]], values: Sequence[Ciphertext]
+    ) -> Sequence[Ciphertext]:
+        return body(values)
 
     def synchronize(self) -> None:
         """Everything is done when a method returns."""

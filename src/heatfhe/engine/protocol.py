@@ -8,7 +8,7 @@ canonical scale of its level; operands of add, sub and multiply have equal level
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, Union
@@ -63,6 +63,18 @@ class Engine(Protocol[C]):
 
     @property
     def params(self) -> Params: ...
+
+    @property
+    def records(self) -> bool:
+        """Whether replay gains anything: if not, callers need not ask."""
+        ...
+
+    def replay(self, name: Hashable, body: Callable[[Sequence[C]], Sequence[C]], values: Sequence[C]) -> Sequence[C]:
+        """body(values). An engine may record under this name what body does, and play that the next time.
+
+        Body must do the same for all values of that name; its plaintexts are all Vectors that are kept, or numbers.
+        """
+        ...
 
     def level(self, a: C) -> int:
         """Rescalings left."""

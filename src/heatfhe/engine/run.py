@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from heatfhe.engine.protocol import Engine, KeyRequest, LinearMap, Plain, Vector
+from heatfhe.engine.segments import Segment, segments
 from heatfhe.errors import ConfigError, EngineError
-from heatfhe.planning import PlaintextSource, Plan, Step
+from heatfhe.planning import PlaintextSource, Plan, Program, Step
 from heatfhe.progress import SILENT, Reporter
 
 C = TypeVar("C")
@@ -49,14 +50,20 @@ def run(
 
 @dataclass
 class Runner:
-    """A plan on an engine, with its linear maps prepared once."""
+    """A plan on an engine, with its linear maps prepared once.
+
+    Where the engine records, what is the same at every position is played back as a whole (``recorded``): seconds by
+    operator are then told for a whole stretch at once, so who asks for those switches it off.
+    """
 
     plan: Plan
     engine: Any
     source: PlaintextSource
     reporter: Reporter = SILENT
     trace: Trace | None = None
+    recorded: bool = True
     maps: dict[str, LinearMap] = field(default_factory=dict)
+    parts: dict[str, tuple[Segment, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.engine.params.digest != self.plan.params.digest:
@@ -75,28 +82,67 @@ class Runner:
         chosen = self.plan.program(program)
         values = self._given(program, inputs, position)
         last = chosen.last_use()
-        kept = {v for port in chosen.outputs.values() for v in port.values}
         self.reporter.start(program, len(chosen.steps))
-        for i, step in enumerate(chosen.steps):
-            try:
-                results = self._execute(step, [values[a] for a in step.args], position)
-            except EngineError as err:
-                place = f"step {i} of {program!r} ({step.kind}, {step.name}) at position {position}"
-                raise type(err)(f"{place}: {err}") from err
-            for number, value in zip(step.results, results):
-                if value is not None and self.engine.level(value) != step.level:
-                    raise EngineError(
-                        f"step {i} ({step.kind} of {step.name}) ended at level {self.engine.level(value)}, "
-                        f"the plan says {step.level}"
-                    )
-                if number in last or number in kept:
-                    values[number] = value
-            for a in set(step.args):
-                if last[a] == i:
-                    del values[a]
-            self.reporter.advance(program, operator=step.operator, kind=step.kind)
+        for part in self._segments(chosen):
+            whole = part.fixed and self.trace is None and all(values[a] is not None for a in part.inputs)
+            if whole:
+                self._play(chosen, part, values, last, position)
+            for i in range(part.first, part.stop):
+                step = chosen.steps[i]
+                if not whole:
+                    self._step(i, step, program, values, position)
+                for a in {*step.args, *step.results}:
+                    if last.get(a, i) <= i:
+                        values.pop(a, None)
+                self.reporter.advance(program, operator=step.operator, kind=step.kind)
         self.reporter.done(program)
         return {name: [values[v] for v in port.values] for name, port in chosen.outputs.items()}
+
+    def _segments(self, program: Program) -> tuple[Segment, ...]:
+        """The program in parts: one, if nothing is recorded."""
+        if not (self.recorded and self.engine.records):
+            return (Segment(0, len(program.steps), False, (), ()),)
+        if program.name not in self.parts:
+            self.parts[program.name] = segments(program, self._moves)
+        return self.parts[program.name]
+
+    def _moves(self, step: Step) -> bool:
+        """Whether a step depends on the position."""
+        named = (p for p in step.plains if "*" in p)
+        return bool(step.modulus or step.rows) or any(self.source.moves(p) for p in named)
+
+    def _play(
+        self, program: Program, part: Segment, values: dict[int, Any], last: Mapping[int, int], position: int
+    ) -> None:
+        """A recorded part; the steps themselves run when the engine has no recording yet."""
+
+        def body(given: Sequence[Any]) -> list[Any]:
+            own = dict(zip(part.inputs, given))
+            for i in range(part.first, part.stop):
+                step = program.steps[i]
+                self._step(i, step, program.name, own, position)
+                for a in {*step.args, *step.results}:
+                    if last.get(a, i) <= i:
+                        own.pop(a, None)
+            return [own[v] for v in part.outputs]
+
+        name = (self.plan.digest, program.name, part.first)
+        values.update(zip(part.outputs, self.engine.replay(name, body, [values[a] for a in part.inputs])))
+
+    def _step(self, i: int, step: Step, program: str, values: dict[int, Any], position: int) -> None:
+        """One step, its results among the values."""
+        try:
+            results = self._execute(step, [values[a] for a in step.args], position)
+        except EngineError as err:
+            place = f"step {i} of {program!r} ({step.kind}, {step.name}) at position {position}"
+            raise type(err)(f"{place}: {err}") from err
+        for number, value in zip(step.results, results):
+            if value is not None and self.engine.level(value) != step.level:
+                raise EngineError(
+                    f"step {i} ({step.kind} of {step.name}) ended at level {self.engine.level(value)}, "
+                    f"the plan says {step.level}"
+                )
+            values[number] = value
 
     def _given(self, program: str, inputs: Values[Any], position: int) -> dict[int, Any]:
         values: dict[int, Any] = {}

@@ -241,7 +241,7 @@ def free_running(
     decryption; rows are decrypted only to be compared."""
     level = plan.program("generate").inputs["x"].level
     watch = Stopwatch(clock=endpoint.now)
-    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
+    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch, recorded=False)
     rows = [endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level) for t in prompt]
     for row in rows[:-1]:
         decode.prompt([row])
@@ -266,7 +266,7 @@ def free_running(
 
 def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
     watch = Stopwatch(clock=endpoint.now)
-    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch)
+    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch, recorded=False)
     level = plan.program("logits").inputs["x"].level
     rows = []
     for token in tokens:

@@ -73,13 +73,18 @@ class ShimDevice:
         ctypes.memmove(out.ctypes.data, x.ptr, out.nbytes)
         return out
 
+    def fourier(self, x: Buffer) -> None:
+        values = (ctypes.c_double * (2 * x.shape[0])).from_address(x.ptr)
+        points = np.frombuffer(values, dtype=np.complex128)
+        points[:] = np.fft.fft(points)
+
     def copy(self, target: int, source: int, size: int) -> None:
         ctypes.memmove(target, source, size)
 
     def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int) -> None:
         codes = signature(kernel)[1:]
         assert len(codes) == len(args), f"{kernel} takes {len(codes)} arguments, got {len(args)}"
-        held = [KINDS[code](int(a)) for code, a in zip(codes, args)]
+        held = [KINDS[code](a) for code, a in zip(codes, args)]
         pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
         getattr(self._library, f"run_{kernel}")((ctypes.c_uint * 3)(*grid), ctypes.c_uint(block), pointers)
         self.launches.append(kernel)
@@ -91,4 +96,6 @@ class ShimDevice:
         pass
 
 
-KINDS: dict[str, Any] = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32}
+KINDS: dict[str, Any] = {
+    "Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32, "d": ctypes.c_double,
+}  # fmt: skip

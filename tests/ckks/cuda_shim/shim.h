@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,8 @@
 
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
+struct double2 { double x, y; };
+inline double2 make_double2(double x, double y) { return {x, y}; }
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, gridDim;
 

@@ -9,7 +9,7 @@ evaluations. Rows and residues (one per limb) are small and stay on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ class Kernels(Protocol):
 
     ring_dimension: int
     moduli: tuple[int, ...]
+    records: bool  # whether replay records anything
 
     # -- words: made, read, cut, joined -------------------------------------------------------------------------------
 
@@ -53,6 +54,14 @@ class Kernels(Protocol):
 
     def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
         """(limbs, N): evaluations of a polynomial of N signed integers, each below 2^62 in magnitude."""
+        ...
+
+    def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
+        """(limbs, N): the polynomial with these slots at a scale (see ckks/encoding.py), evaluated.
+
+        The one method that is not bit for bit the reference's: a device's own transform may round a coefficient to the
+        other of two neighbouring integers.
+        """
         ...
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.expand import expanded
 from heatfhe.ckks.kernels import plans
 from heatfhe.ckks.kernels.plans import (
@@ -46,9 +47,12 @@ def wide(x: NDArray[Any]) -> NDArray[np.uint64]:
 class ReferenceKernels:
     """Kernels over numpy integers."""
 
+    records = False
+
     def __init__(self, ring_dimension: int, moduli: Sequence[int]) -> None:
         self.ring_dimension = ring_dimension
         self.moduli = tuple(moduli)
+        self._encoder = Encoder(ring_dimension)
         self._q = np.array(self.moduli, dtype=np.uint64)
         reversal = plans.bit_reversal(ring_dimension)
         roots = [root_of_unity(p, ring_dimension) for p in self.moduli]
@@ -138,6 +142,9 @@ class ReferenceKernels:
     def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
         """Evaluations of signed integers."""
         return self.ntt(self.residues(coefficients, rows), rows)
+
+    def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
+        return self.evaluate(self._encoder.encode(slots, scale), rows)
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
         """Residues of the coefficients."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.expand import expanded
 from heatfhe.ckks.kernels import cpu, plans
 from heatfhe.ckks.kernels.cpu_tables import Tables, montgomery, shoup
@@ -22,11 +23,14 @@ from heatfhe.errors import ConfigError
 class CpuKernels:
     """Kernels compiled by numba. One object may be used from one thread at a time; it owns its pool and tables."""
 
+    records = False
+
     def __init__(self, ring_dimension: int, moduli: Sequence[int], *, threads: int = 1) -> None:
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}")
         self.ring_dimension = n = ring_dimension
         self.moduli = tuple(moduli)
+        self._encoder = Encoder(ring_dimension)
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._q = q = np.array(self.moduli, dtype=np.uint32)
@@ -87,6 +91,9 @@ class CpuKernels:
 
     def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
         return self.ntt(self.residues(coefficients, rows), rows)
+
+    def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
+        return self.evaluate(self._encoder.encode(slots, scale), rows)
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
         return np.asarray(self.intt(x, rows))

@@ -25,6 +25,8 @@ SOURCES = (
     "words.cuh", "transforms.cu", "conversions.cu", "tensor_conversions.cu", "switching.cu", "limbs.cu", "expand.cu",
 )  # fmt: skip
 WORD = 4  # bytes
+RING = 64 << 20  # pinned memory through which small arrays go to the GPU
+STAGED = RING // 16  # bytes of what counts as small
 Recording = Callable[[Sequence["Buffer"]], list["Buffer"]]
 
 
@@ -51,7 +53,7 @@ def source() -> str:
 @lru_cache(maxsize=1)
 def signatures() -> dict[str, str]:
     """How each kernel's arguments are packed, as struct says it. A name that ends in _ stands for its instances."""
-    codes = {"int": "i", "u32": "I", "i64": "q"}
+    codes = {"int": "i", "u32": "I", "i64": "q", "double": "d"}
     text = re.sub(r"//[^\n]*|\\\n", " ", source())
     found = re.findall(
         r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)(?:##\w+)?\s*\(([^)]*)\)', text
@@ -89,8 +91,12 @@ class Device(Protocol):
         """Bytes from one address to another."""
         ...
 
-    def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int) -> None:
-        """Start a kernel; arguments are addresses and integers."""
+    def fourier(self, x: Buffer) -> None:
+        """The discrete Fourier transform of complex doubles, in place."""
+        ...
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int | float) -> None:
+        """Start a kernel; arguments are addresses and numbers."""
         ...
 
     def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording | None:
@@ -126,6 +132,8 @@ class CupyDevice:
         self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
         self._size = ctypes.c_size_t()
+        self._pinned, self._turn = cupy.cuda.alloc_pinned_memory(RING), 0
+        self._transform: Any = None
         # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size, CU_LAUNCH_PARAM_END
         self._extra = (ctypes.c_void_p * 5)(1, 0, 2, ctypes.addressof(self._size), 0)
 
@@ -157,9 +165,31 @@ class CupyDevice:
     def array(self, host: NDArray[Any]) -> Buffer:
         host = np.ascontiguousarray(host)
         owner = self._malloc(max(host.nbytes, 1))
-        self._runtime.memcpyAsync(owner.ptr, host.ctypes.data, host.nbytes, 1, self._stream.ptr)
-        self._stream.synchronize()  # the host's memory may go
+        staged = self._staged(host) if host.nbytes <= STAGED else host.ctypes.data
+        self._runtime.memcpyAsync(owner.ptr, staged, host.nbytes, 1, self._stream.ptr)
+        if host.nbytes > STAGED:
+            self._stream.synchronize()  # the host's memory may go
         return Buffer(owner.ptr, host.shape, owner)
+
+    def _staged(self, host: NDArray[Any]) -> int:
+        """A copy in pinned memory, from which the GPU reads while we go on; it is used in turns."""
+        size = -(-host.nbytes // 256) * 256
+        if self._turn + size > RING:
+            self._stream.synchronize()
+            self._turn = 0
+        place = self._pinned.ptr + self._turn
+        ctypes.memmove(place, host.ctypes.data, host.nbytes)
+        self._turn += size
+        return int(place)
+
+    def fourier(self, x: Buffer) -> None:
+        cupy = self._cupy
+        memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(x.ptr, 16 * x.shape[0], x.owner), 0)
+        points = cupy.ndarray((x.shape[0],), dtype=np.complex128, memptr=memory)
+        with self._stream:
+            if self._transform is None:
+                self._transform = cupy.cuda.cufft.Plan1d(x.shape[0], cupy.cuda.cufft.CUFFT_Z2Z, 1)
+            self._transform.fft(points, points, cupy.cuda.cufft.CUFFT_FORWARD)
 
     def host(self, x: Buffer) -> NDArray[np.uint32]:
         out = np.empty(x.shape, dtype=np.uint32)
@@ -175,7 +205,7 @@ class CupyDevice:
         self._functions[kernel] = found
         return found
 
-    def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int) -> None:
+    def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int | float) -> None:
         function, pack = self._functions.get(kernel) or self._function(kernel)
         packed = pack(*args)
         self._extra[1] = ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value

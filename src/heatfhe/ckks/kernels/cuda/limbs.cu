@@ -104,6 +104,23 @@ extern "C" __global__ void reorder(const u32* x, u32* out) {
   out[limb + s] = x[limb + reversed(s)];
 }
 
+// Slots, repeated, at the odd powers of zeta they belong to, with their conjugates; grid (N / 2 / THREADS or 1)
+extern "C" __global__ void place_slots(const double2* slots, double2* points, const int* places, int period) {
+  const int j = blockIdx.x * THREADS + threadIdx.x;
+  if (j >= N / 2) return;
+  const double2 z = slots[j & (period - 1)];
+  const int place = places[j];
+  points[place] = z;
+  points[N - 1 - place] = make_double2(z.x, -z.y);
+}
+
+// The integers nearest to scale times the real part of spectrum / twist; scale holds 1/N
+extern "C" __global__ void round_spectrum(const double2* spectrum, const double2* twist, i64* out, double scale) {
+  const int s = blockIdx.x * THREADS + threadIdx.x;
+  const double2 f = spectrum[s], t = twist[s];
+  out[s] = (i64)rint((f.x * t.x + f.y * t.y) * scale);
+}
+
 // limbs from ``first`` on of polynomials of ``whole`` limbs
 extern "C" __global__ void copy_limbs(const u32* x, u32* out, int first, int whole) {
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
