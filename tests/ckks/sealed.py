@@ -35,7 +35,8 @@ class SealedKernels:
 
     def __init__(self, inner: Kernels) -> None:
         self._inner = inner
-        self.ring_dimension, self.moduli, self.records = inner.ring_dimension, inner.moduli, inner.records
+        self.ring_dimension, self.moduli = inner.ring_dimension, inner.moduli
+        self.records, self.device_name = inner.records, inner.device_name
         self.called: set[str] = set()
         self.replayed: list[Any] = []
         for name, method in inspect.getmembers(Kernels, inspect.isfunction):

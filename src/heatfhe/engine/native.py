@@ -77,8 +77,13 @@ class NativeEngine:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Memory held, by what it is for."""
+        """Bytes held, by what they are for."""
         return {"keys": self._keys.memory, "bootstrap": self._bootstrapper.memory, "encodings": self._encodings.used}
+
+    @property
+    def device_name(self) -> str:
+        """What the kernels run on."""
+        return self._ring.kernels.device_name
 
     def level(self, a: Ciphertext) -> int:
         """Rescalings left; those of SlotsToCoeffs are not counted."""

@@ -54,6 +54,7 @@ _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 class ShimDevice:
     """heatfhe.ckks.kernels.cuda.Device on numpy arrays; recordings are plain calls."""
 
+    name = "CPU, under the shim"
     tensor_cores = False
 
     def __init__(self, log_n: int) -> None:

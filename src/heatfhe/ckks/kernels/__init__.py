@@ -41,6 +41,7 @@ class Kernels(Protocol):
     ring_dimension: int
     moduli: tuple[int, ...]
     records: bool  # whether replay records anything
+    device_name: str
 
     # -- words: made, read, cut, joined -------------------------------------------------------------------------------
 

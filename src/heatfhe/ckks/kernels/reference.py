@@ -48,6 +48,7 @@ class ReferenceKernels:
     """Kernels over numpy integers."""
 
     records = False
+    device_name = "numpy"
 
     def __init__(self, ring_dimension: int, moduli: Sequence[int]) -> None:
         self.ring_dimension = ring_dimension

@@ -24,6 +24,7 @@ class CpuKernels:
     """Kernels compiled by numba. One object may be used from one thread at a time; it owns its pool and tables."""
 
     records = False
+    device_name = "CPU"
 
     def __init__(self, ring_dimension: int, moduli: Sequence[int], *, threads: int = 1) -> None:
         if threads < 1:

@@ -73,6 +73,7 @@ def signature(kernel: str) -> str:
 class Device(Protocol):
     """What CudaKernels needs of a device; the tests have one that runs the same sources on a CPU."""
 
+    name: str
     tensor_cores: bool  # whether it has them, for doubles
 
     def empty(self, shape: tuple[int, ...]) -> Buffer:
@@ -124,6 +125,8 @@ class CupyDevice:
             raise ConfigError("no NVIDIA GPU found; use --device cpu")
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         self._stream = cupy.cuda.Stream(non_blocking=True)
+        properties = self._runtime.getDeviceProperties(cupy.cuda.Device().id)
+        self.name = f"{properties['name'].decode()}, CUDA {self._runtime.driverGetVersion() / 1000:g}"
         self._pool = self._common = cupy.cuda.MemoryPool()
         self._arena = cupy.cuda.MemoryPool()  # temporaries of recordings, which never run at the same time
         self.tensor_cores = int(cupy.cuda.Device().compute_capability) >= 90
@@ -136,12 +139,6 @@ class CupyDevice:
         self._transform: Any = None
         # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size, CU_LAUNCH_PARAM_END
         self._extra = (ctypes.c_void_p * 5)(1, 0, 2, ctypes.addressof(self._size), 0)
-
-    @property
-    def name(self) -> str:
-        """The GPU and its driver."""
-        properties = self._runtime.getDeviceProperties(self._cupy.cuda.Device().id)
-        return f"{properties['name'].decode()}, CUDA driver {self._runtime.driverGetVersion()}"
 
     @property
     def used(self) -> int:

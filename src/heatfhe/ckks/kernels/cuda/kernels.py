@@ -49,6 +49,7 @@ class CudaKernels(Launcher):
 
     def __init__(self, ring_dimension: int, moduli: Sequence[int], device: Device) -> None:
         super().__init__(ring_dimension, moduli, device)
+        self.device_name = device.name
         self._recordings: dict[Hashable, Recording | None] = {}
         self._inside = False
 
