@@ -92,7 +92,8 @@ def two_bits(s: np.ndarray, codes: tuple[int, int, int]) -> bytes:
 def secret_forms(ring: Any) -> dict[str, bytes]:
     """The secret in every encoding someone might write: coefficients, packed, residues, evaluation form, text."""
     out: dict[str, bytes] = {}
-    chain = ring._native.chain
+    chain, kernels = ring._native.chain, ring._maker._ring.kernels
+    rows = np.arange(len(chain.moduli), dtype=np.int64)
     for which, s in (("dense", ring._secret.dense), ("sparse", ring._secret.sparse)):
         if which == "dense":  # the sparse one is almost all zeros: only its evaluation form is telling
             int8 = s.astype(np.int8).tobytes()
@@ -104,10 +105,11 @@ def secret_forms(ring: Any) -> dict[str, bytes]:
             out[f"{which} packed 301"] = two_bits(s, (3, 0, 1))
             for q in chain.moduli[:2]:
                 out |= {f"{which} mod {q} {t}": (s % q).astype(t).tobytes() for t in ("<u4", "<u8")}
-        evaluated = ring._maker._dense if which == "dense" else ring._maker._sparse
-        for row in (0, 1, len(chain.moduli) - 1):
-            out[f"{which} evaluated {row}"] = np.asarray(evaluated[row]).astype("<u4").tobytes()
-            out[f"{which} evaluated {row} wide"] = np.asarray(evaluated[row]).astype("<u8").tobytes()
+        words = kernels.evaluate(s, rows)
+        for order, evaluated in (("", kernels.download(words)), (" in memory", np.asarray(words))):
+            for row in (0, 1, len(chain.moduli) - 1):
+                out[f"{which} evaluated {row}{order}"] = evaluated[row].astype("<u4").tobytes()
+                out[f"{which} evaluated {row}{order} wide"] = evaluated[row].astype("<u8").tobytes()
     return out
 
 
