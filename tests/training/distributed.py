@@ -7,12 +7,16 @@ With a further word, ``shard``, the weights are split over the processes.
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from heatfhe.training import Recipe, Stopped
+from heatfhe.files import write_json
+from heatfhe.training import Recipe, Stopped, checkpoint
 from tests.training.short import fresh, go, short
 
 
@@ -23,14 +27,33 @@ def chosen(*, shard: bool) -> Recipe:
     return replace(made, squeeze=replace(made.squeeze, distil=False)) if shard else made
 
 
+def slow_disk(seconds: float) -> None:
+    """From now on a checkpoint takes long to write, as on a busy machine: nobody may go on before it is there."""
+
+    def write(*given: Any) -> None:
+        time.sleep(seconds)
+        write_json(*given)
+
+    checkpoint.write_json = write
+
+
 def main(folder: Path, *, shard: bool) -> None:
     torch.set_num_threads(1)
     recipe = chosen(shard=shard)
     prepared = fresh()
-    asked = iter([False] * 4 + [True])  # stopped in phase two, then started again
+    updates = count(1)
+
+    def stop() -> bool:
+        """After the fifth update, in phase two; the checkpoint of that stop comes late."""
+        if next(updates) < 5:
+            return False
+        slow_disk(2.0)
+        return True
+
     try:
-        go(prepared, recipe, folder, stop=lambda: next(asked), shard=shard)
+        go(prepared, recipe, folder, stop=stop, shard=shard)
     except Stopped:
+        checkpoint.write_json = write_json
         prepared = fresh()
         go(prepared, recipe, folder, shard=shard)
     if torch.distributed.get_rank() == 0:

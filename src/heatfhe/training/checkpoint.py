@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -114,9 +113,9 @@ def save(
 def load(folder: Path, prepared: Prepared, identity: Mapping[str, str]) -> tuple[Position, dict[str, Any]] | None:
     """Restore weights, calibration, counts and logits; return the position and the optimizer's state, None if absent.
 
-    Refuses a checkpoint of another model, recipe or text; warns when torch, threads or machine differ.
+    Refuses a checkpoint of another model, recipe or text; warns when torch, threads or machine differ. Call ``recover``
+    first, from one process.
     """
-    _recover(folder)
     if not (folder / STATE).exists():
         return None
     body = read_json(folder / STATE, KIND, (VERSION,))
@@ -145,12 +144,14 @@ def load(folder: Path, prepared: Prepared, identity: Mapping[str, str]) -> tuple
     return Position.from_json(body["position"]), {"tensors": slots, "scalars": body["optimizer"]}
 
 
-def _recover(folder: Path) -> None:
-    """After a kill in the midst of a save: the old checkpoint back under its name, if the new one had not taken it."""
+def recover(folder: Path) -> None:
+    """After a kill in the midst of a save: the old checkpoint back under its name, if the new one had not taken it.
+
+    One process of a run does it, while no other writes: it removes every half-written checkpoint.
+    """
     for spare in folder.parent.glob(f".{folder.name}.*.old"):
         if not folder.exists():
-            with suppress(FileNotFoundError):  # another process of this run was quicker
-                os.replace(spare, folder)
+            os.replace(spare, folder)
         shutil.rmtree(spare, ignore_errors=True)
     for partial in folder.parent.glob(f".{folder.name}.*.partial"):
         shutil.rmtree(partial, ignore_errors=True)

@@ -56,10 +56,17 @@ class Run:
         return bool(self.accelerator.is_main_process)
 
     def save(self) -> None:
-        """Write a checkpoint, from the main process alone; sharded weights are gathered from all."""
-        if self.folder is not None and self.optimizer is not None and (self.is_main or self.sharded):
+        """Write a checkpoint, from the main process alone; sharded weights are gathered from all.
+
+        Every process waits until it is there: one that went on, stopped and started again would find the checkpoint
+        before it, and tidy away the half-written one.
+        """
+        if self.folder is None or self.optimizer is None:
+            return
+        if self.is_main or self.sharded:
             state = (self.prepared, self.optimizer, self.position, self.identity)
             checkpoint.save(self.folder / "checkpoint", *state, write=self.is_main)
+        self.accelerator.wait_for_everyone()
 
     def asked_to_stop(self) -> bool:
         """Whether any process was asked to stop: all of them stop after the same update."""

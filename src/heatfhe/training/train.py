@@ -95,8 +95,7 @@ def train(
     if not accelerator.is_main_process:
         reporter = SILENT
     teacher = _teacher(prepared) if any(p.distil and p.updates for p in recipe.phases.values()) else None
-    found = checkpoint.load(folder / "checkpoint", prepared, identity) if folder is not None else None
-    position, resumed = found if found is not None else (Position(), None)
+    position, resumed = _resumed(folder, prepared, identity, accelerator)
     journal = Journal(folder if accelerator.is_main_process else None, after=position.step, tensorboard=tensorboard)
     run = Run(
         prepared=prepared, teacher=teacher, windows=windows, held_out=held_out, recipe=recipe, accelerator=accelerator,
@@ -138,6 +137,20 @@ def train(
         diverged=diverged,
         left=left,
     )
+
+
+def _resumed(
+    folder: Path | None, prepared: Prepared, identity: Mapping[str, str], accelerator: Any
+) -> tuple[Position, dict[str, Any] | None]:
+    """Where every process goes on: one tidies up, all read the same checkpoint, and nobody writes before all have."""
+    if folder is None:
+        return Position(), None
+    if accelerator.is_main_process:
+        checkpoint.recover(folder / "checkpoint")
+    accelerator.wait_for_everyone()
+    found = checkpoint.load(folder / "checkpoint", prepared, identity)
+    accelerator.wait_for_everyone()
+    return found if found is not None else (Position(), None)
 
 
 def _enter(run: Run, phase: str) -> None:
