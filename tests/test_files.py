@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.errors import FileFormatError
-from heatfhe.files import atomic_directory, atomic_write, canonical_json, read_json, write_json
+from heatfhe.files import atomic_directory, atomic_write, canonical_json, read_json, rebuilt, write_json
+from tests.mutations.mutator import digest as trusting
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -66,3 +70,77 @@ def test_json_refuses_what_is_not_ours(tmp_path: Path) -> None:
         read_json(path, "kind", (1,))
     with pytest.raises(FileFormatError, match="no such file"):
         read_json(tmp_path / "none", "kind", (1,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NaN", "Infinity", "1e999", "9" * 5000, "[" * 4000 + "]" * 4000, "[" * 100_000, '"\\ud800"', '{"a":1,"a":2}'],
+)
+def test_json_that_no_writer_of_ours_makes_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    """Each with the digest a trusting reader would compute, so that only the suspicion is in its way."""
+    path = tmp_path / "f.json"
+    body = f'{{"a":{text}}}'.encode()
+    path.write_bytes(b'{"digest":"%s","kind":"kind","version":1,"body":%s}' % (trusting(body).encode(), body))
+    with pytest.raises(FileFormatError, match=r"f\.json: not valid JSON \("):
+        read_json(path, "kind", (1,))
+
+
+def test_a_folder_another_encoding_and_an_odd_envelope_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    write_json(path, "kind", 1, {"a": 1})
+    good = path.read_text()
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        read_json(tmp_path, "kind", (1,))
+    for data in (good.encode("utf-16"), b"\xef\xbb\xbf" + good.encode()):
+        path.write_bytes(data)
+        with pytest.raises(FileFormatError, match="not valid JSON"):
+            read_json(path, "kind", (1,))
+    for change in ({"version": True}, {"version": 1.0}, {"more": 1}):
+        path.write_text(json.dumps({**json.loads(good), **change}))
+        with pytest.raises(FileFormatError):
+            read_json(path, "kind", (1,))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A record of every kind of field."""
+
+    name: str
+    count: int
+    sizes: tuple[float, ...] = ()
+    rows: Mapping[int, float] = field(default_factory=dict)
+    more: Sample | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        rows = {str(k): v for k, v in self.rows.items()}
+        more = None if self.more is None else self.more.as_json()
+        return {"name": self.name, "count": self.count, "sizes": list(self.sizes), "rows": rows, "more": more}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Sample:
+        rows = {int(k): float(v) for k, v in body.get("rows", {}).items()}
+        more = None if body["more"] is None else cls.from_json(body["more"])
+        return cls(body["name"], body["count"], tuple(body["sizes"]), rows, more)
+
+
+GOOD: dict[str, Any] = {"name": "a", "count": 2, "sizes": [1, 2.5], "rows": {"1": 0.5}, "more": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 1}, {"count": True}, {"count": 2.0}, {"count": "2"}, {"sizes": [1, "2"]}, {"sizes": "12"},
+        {"sizes": 1}, {"sizes": [True]}, {"rows": {"01": 0.5}}, {"rows": {"1": "0.5"}}, {"rows": {"1": True}},
+        {"rows": {"x": 1}},
+        {"rows": None}, {"surprise": 1}, {"more": {}}, {"more": []}, {"more": {**GOOD, "count": None}},
+    ],
+)  # fmt: skip
+def test_a_record_says_what_its_file_says_or_is_refused(change: dict[str, Any]) -> None:
+    """Nothing is filled in, dropped or bent into another kind; 1 and 1.0 are the same number."""
+    told = {"where": "f.json", "remedy": "make it again"}
+    assert rebuilt(Sample.from_json, GOOD, **told).as_json() == GOOD
+    assert rebuilt(Sample.from_json, {**GOOD, "more": GOOD}, **told).more == Sample.from_json(GOOD)
+    with pytest.raises(FileFormatError, match=r"f\.json: .*; make it again"):
+        rebuilt(Sample.from_json, {**GOOD, **change}, **told)
+    with pytest.raises(FileFormatError):
+        rebuilt(Sample.from_json, {k: v for k, v in GOOD.items() if k != "rows"}, **told)

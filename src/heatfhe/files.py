@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import UnionType
+from typing import Any, BinaryIO, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from heatfhe.errors import FileFormatError
+from heatfhe.errors import FileFormatError, HeatError
+
+MAX_DEPTH, MAX_DIGITS = 32, 64  # of the JSON in our own files
 
 
 @contextmanager
@@ -82,25 +88,159 @@ def write_json(path: Path, kind: str, version: int, body: Mapping[str, Any]) -> 
         f.write(text.encode() + b"\n")
 
 
+def parse_json(data: bytes, *, depth: int, digits: int) -> Any:
+    """A JSON value without surprises; a ValueError says what is odd about any other.
+
+    UTF-8 alone, no key twice, every number finite, integers of at most ``digits`` characters, values at most ``depth``
+    deep, and no half of a surrogate pair, which no file name or digest could hold.
+    """
+
+    def small(text: str) -> int:
+        if len(text) > digits:
+            raise ValueError(f"an integer of {len(text)} characters")
+        return int(text)
+
+    def finite(text: str) -> float:
+        if not math.isfinite(value := float(text)):
+            raise ValueError("a number that is not finite")
+        return value
+
+    try:
+        value = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_no_duplicates,
+            parse_constant=finite,
+            parse_float=finite,
+            parse_int=small,
+        )
+    except RecursionError as err:
+        raise ValueError("nested too deeply") from err
+    level = [value]
+    for _ in range(depth):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                "".join(item).encode()
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+            elif isinstance(item, str):
+                item.encode()
+        level = below
+    if level:
+        raise ValueError(f"nested more than {depth} deep")
+    return value
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return out
+
+
 def read_json(path: Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
     """Read a file of write_json: refuses another kind, an unknown version, and any change to the body."""
     try:
-        raw = json.loads(path.read_bytes())
+        raw = parse_json(path.read_bytes(), depth=MAX_DEPTH, digits=MAX_DIGITS)
     except FileNotFoundError as err:
         raise FileFormatError(f"{path}: no such file; expected a {kind} file") from err
-    except (json.JSONDecodeError, UnicodeDecodeError) as err:
+    except OSError as err:
+        raise FileFormatError(f"{path}: cannot be read ({err.strerror}); expected a {kind} file") from err
+    except ValueError as err:
         raise FileFormatError(
             f"{path}: not valid JSON ({err}); the file is truncated or altered, make it again"
         ) from err
     if not isinstance(raw, dict) or raw.get("kind") != kind or not isinstance(raw.get("body"), dict):
-        found = raw.get("kind") if isinstance(raw, dict) else type(raw).__name__
+        found = str(raw.get("kind") if isinstance(raw, dict) else type(raw).__name__)[:64]
         raise FileFormatError(f"{path}: expected a {kind} file, found {found!r}")
-    if raw.get("version") not in versions:
+    version = raw.get("version")
+    if type(version) is not int or version not in versions:
         raise FileFormatError(
-            f"{path}: {kind} version {raw.get('version')!r} is not among those this release reads {versions}; "
+            f"{path}: {kind} version {str(version)[:64]} is not among those this release reads {versions}; "
             "upgrade heatfhe or export the file again"
         )
     body: dict[str, Any] = raw["body"]
-    if raw.get("digest") != json_digest(body):
+    if len(raw) != 4 or raw.get("digest") != json_digest(body):
         raise FileFormatError(f"{path}: its digest does not match its body; the file was altered, make it again")
     return body
+
+
+class Record(Protocol):
+    """What a file can hold: a dataclass that knows its plain JSON form."""
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+R = TypeVar("R", bound=Record)
+
+
+def read_record(
+    path: Path, kind: str, versions: tuple[int, ...], make: Callable[[dict[str, Any]], R], *, remedy: str
+) -> R:
+    """What ``make`` builds of a file of write_json, checked as ``rebuilt`` does."""
+    return rebuilt(make, read_json(path, kind, versions), where=str(path), remedy=remedy)
+
+
+def rebuilt(make: Callable[[Any], R], body: Any, *, where: str, remedy: str) -> R:
+    """The record that ``make`` builds of a JSON value; a FileFormatError unless the two say the same.
+
+    Every field has the type its class declares, and the record written again is the JSON it came from: nothing was
+    left out, added or bent into another kind (``true`` is no number, ``"1"`` neither; 1 and 1.0 are the same one).
+    """
+    try:
+        made = make(body)
+        fits = typed(made, type(made)) and same_json(made.as_json(), body)
+    except HeatError as err:
+        raise FileFormatError(f"{where}: {str(err)[:500]}; {remedy}") from err
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as err:
+        raise FileFormatError(f"{where}: a field is missing or of the wrong kind ({str(err)[:200]}); {remedy}") from err
+    if not fits:
+        raise FileFormatError(f"{where}: a field is missing, unknown or of the wrong kind; {remedy}")
+    return made
+
+
+def same_json(a: Any, b: Any) -> bool:
+    """Whether two values are the same JSON; a tuple is a list, 1 is 1.0, and true is not 1."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same_json(value, b[key]) for key, value in a.items())
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same_json, a, b))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return a == b and isinstance(a, bool) == isinstance(b, bool)
+    return type(a) is type(b) and bool(a == b)
+
+
+def typed(value: Any, kind: Any) -> bool:
+    """Whether a value has the type an annotation says, down to the fields of dataclasses. An int passes for a float."""
+    return _fits(kind)(value)
+
+
+@lru_cache(maxsize=512)
+def _fits(kind: Any) -> Callable[[Any], bool]:
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value: True
+    if origin in (Union, UnionType):
+        options = [_fits(a) for a in args]
+        return lambda value: any(fits(value) for fits in options)
+    if origin is Literal:
+        return lambda value: type(value) is str and value in args
+    if origin is tuple and args[-1] is Ellipsis:
+        one = _fits(args[0])
+        return lambda value: isinstance(value, tuple) and all(map(one, value))
+    if origin is tuple:
+        each = [_fits(a) for a in args]
+        return lambda value: (
+            isinstance(value, tuple) and len(value) == len(each) and all(fits(v) for fits, v in zip(each, value))
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        key, item = _fits(args[0]), _fits(args[1])
+        return lambda value: isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
+    if kind is float:
+        return lambda value: type(value) in (float, int)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        parts = [(f.name, hints[f.name]) for f in fields(kind)]  # looked up when used: a class may hold its own kind
+        return lambda value: isinstance(value, kind) and all(_fits(hint)(getattr(value, name)) for name, hint in parts)
+    return lambda value: type(value) is kind

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heatfhe.approx import ActivationFit, ArgmaxSchedule, InverseSqrtFit, SoftmaxFit
-from heatfhe.errors import ConfigError, FileFormatError, SiteError
-from heatfhe.files import read_json, write_json
+from heatfhe.errors import ConfigError, SiteError
+from heatfhe.files import read_record, write_json
 
 FamilyName = Literal["norm_goldschmidt", "norm_newton", "softmax_init", "softmax_refine"]
 KIND, VERSION = "heatfhe-calibration", 1
+MOST_COUNT = 64  # iterations of one solver: enough for any domain a double can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,10 @@ class Site:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ConfigError(f"{self.name}: unknown family {self.family!r}; have {', '.join(FAMILIES)}")
-        if not 0 <= self.floor <= self.max_count:
-            raise ConfigError(f"{self.name}: needs 0 <= floor <= max_count, got {self.floor} and {self.max_count}")
+        if not 0 <= self.floor <= self.max_count <= 2 * MOST_COUNT:
+            raise ConfigError(
+                f"{self.name}: needs 0 <= floor <= max_count <= {2 * MOST_COUNT}, got {self.floor} and {self.max_count}"
+            )
 
     def checked(self, count: int) -> int:
         """The count, if this site allows it."""
@@ -97,6 +100,13 @@ class NormCalibration:
     newton_count: int
     observed: Domain
 
+    def __post_init__(self) -> None:
+        _check_counts(self.name, self.goldschmidt_count, self.newton_count)
+        if self.width < 1 or not 0.0 <= self.eps < math.inf:
+            raise ConfigError(
+                f"{self.name}: needs a width of at least 1 and a finite eps, got {self.width}, {self.eps:g}"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxCalibration:
@@ -109,6 +119,9 @@ class SoftmaxCalibration:
     observed: Domain
     observed_init: Domain
     observed_refine: Domain | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self.name, self.init_count, self.refine_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +223,7 @@ class Calibration:
     @classmethod
     def load(cls, path: Path) -> Calibration:
         """Read what save wrote; refuses altered or foreign files."""
-        try:
-            return cls.from_json(read_json(path, KIND, (VERSION,)))
-        except (KeyError, TypeError, ValueError) as err:
-            raise FileFormatError(f"{path}: a field is missing or of the wrong kind ({err}); calibrate again") from err
+        return read_record(path, KIND, (VERSION,), cls.from_json, remedy="calibrate again")
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
@@ -275,6 +285,12 @@ def make_site(owner: str, family: FamilyName, layers: int, max_count: int | None
     f = FAMILIES[family]
     top = f.max_count if max_count is None else max(f.floor, max_count)
     return Site(name=f"{owner}/{f.suffix}", family=family, layer=layer_of(owner, layers), floor=f.floor, max_count=top)
+
+
+def _check_counts(name: str, *counts: int) -> None:
+    for count in counts:
+        if not 0 <= count <= MOST_COUNT:
+            raise SiteError(name, f"count {count} lies outside [0, {MOST_COUNT}]; calibrate again")
 
 
 def _plain(record: Any) -> dict[str, Any]:

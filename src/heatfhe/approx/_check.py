@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from heatfhe.errors import ConfigError
 
+MOST = 1000  # iterations, powers, degrees: the largest in use is below a hundred
+
 
 def positive_domain(what: str, lo: float, hi: float) -> None:
     """Refuse an interval that is empty, not finite, or touches zero."""
@@ -30,9 +32,11 @@ def positive(what: str, value: float) -> None:
 
 
 def count(what: str, value: int, floor: int = 0) -> None:
-    """Refuse an iteration count that is not a whole number of at least floor."""
+    """Refuse an iteration count that is not a whole number of at least floor, or that nobody could wait for."""
     if isinstance(value, bool) or int(value) != value or value < floor:
         raise ConfigError(f"{what} must be a whole number of at least {floor}, got {value!r}")
+    if value > MOST:
+        raise ConfigError(f"{what} must be at most {MOST}, got {value!r}")
 
 
 def tolerance(value: float) -> None:

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from heatfhe.ckks.params import Params
 from heatfhe.engine.protocol import Engine, KeyRequest
 from heatfhe.errors import ConfigError
-from heatfhe.files import read_json, write_json
+from heatfhe.files import read_record, write_json
 from heatfhe.progress import SILENT, Reporter
 
 KIND, VERSION = "noise-table", 2
 COLUMNS = ("sigma", "constant", "largest")
 MAGNITUDES = (0.001, 0.01, 0.1, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 PERIODS = (1, 4, 64, 128, 512, 1024)
+HUGE, TINY = 2.0**60, 2.0**-200  # no measured magnitude or error lies outside; ratios of them stay finite
 SMALL = 0.125  # of the bound: the cubic error of such values is 512 times smaller than that of the bound
 SAMPLES = 32  # at least so many values are refreshed where a period holds few of them
 
@@ -68,12 +69,12 @@ class NoiseTable:
         if not self.sigma or not set(self.sigma) == set(self.constant) == set(self.largest):
             raise ConfigError(f"noise table {self.name}: needs all three errors at the same magnitudes, at least one")
         for m, s in (*self.sigma.items(), *self.constant.items(), *self.largest.items()):
-            if not (m > 0 and math.isfinite(m) and s >= 0 and math.isfinite(s)):
+            if not (1 / HUGE <= m <= HUGE and _measured(s)):
                 raise ConfigError(f"noise table {self.name}: magnitude {m!r} with error {s!r} is not a measurement")
         if not self.periods:
             raise ConfigError(f"noise table {self.name}: needs the errors of at least one period")
         for p, n in self.periods.items():
-            if not (p >= 1 and math.isfinite(n.spread) and n.spread >= 0 and math.isfinite(n.bias)):
+            if not (1 <= p <= HUGE and _measured(n.spread) and abs(n.bias) <= HUGE):
                 raise ConfigError(f"noise table {self.name}: period {p!r} with {n} is not a measurement")
 
     def bits(self, magnitude: float) -> float:
@@ -132,8 +133,12 @@ class NoiseTable:
 
     @classmethod
     def load(cls, path: Path) -> NoiseTable:
-        """Read a table written by save."""
-        return cls.from_json(read_json(path, KIND, (VERSION,)))
+        """Read a table written by save; refuses altered or foreign files."""
+        return read_record(path, KIND, (VERSION,), cls.from_json, remedy="measure the table again")
+
+
+def _measured(error: float) -> bool:
+    return error == 0 or TINY <= error <= HUGE
 
 
 def bent(values: Real) -> Real:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import ConfigError, PlanError
-from heatfhe.files import read_json, write_json
+from heatfhe.files import read_record, write_json
 
 KIND, VERSION = "cost-table", 1
 SHIPPED = Path(__file__).parent / "costs"
+MAX_SLOTS, MAX_PRICE = 1 << 20, 1e12
 
 INSTRUCTIONS: dict[str, str] = {
     "add": "sum, difference, negation or small integer multiple of ciphertexts, or a sum with a plaintext",
@@ -53,12 +54,14 @@ class CostTable:
         for word in ("name", "provenance", "hardware"):
             if not getattr(self, word).strip():
                 raise ConfigError(f"cost table {self.name!r}: says no {word}; a price without a source is not used")
+        if self.slots > MAX_SLOTS:
+            raise ConfigError(f"cost table {self.name}: {self.slots} slots are more than any ring has ({MAX_SLOTS})")
         if self.slots not in self.bootstrap:
             raise ConfigError(f"cost table {self.name}: has no price for a bootstrap of all {self.slots} slots")
         if any(p < 1 or p & (p - 1) or p > self.slots for p in self.bootstrap):
             raise ConfigError(f"cost table {self.name}: bootstrap periods must be powers of two up to {self.slots}")
         prices = [*self.bootstrap.values(), *(s for row in self.seconds.values() for s in row)]
-        if not all(math.isfinite(s) and s >= 0 for s in prices):
+        if not all(0 <= s <= MAX_PRICE for s in prices):
             raise ConfigError(f"cost table {self.name}: prices must be finite and not negative")
         by_period = [self.bootstrap[p] for p in sorted(self.bootstrap)]
         if by_period != sorted(by_period):
@@ -159,8 +162,8 @@ class CostTable:
 
     @classmethod
     def load(cls, path: Path) -> CostTable:
-        """Read a table written by save."""
-        return cls.from_json(read_json(path, KIND, (VERSION,)))
+        """Read a table written by save; refuses altered or foreign files."""
+        return read_record(path, KIND, (VERSION,), cls.from_json, remedy="measure the table again")
 
 
 def cost_tables() -> tuple[str, ...]:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from heatfhe.errors import WireError
+from heatfhe.files import parse_json
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 IDENTIFIER = re.compile(r"[0-9a-f]{32}")
@@ -20,42 +20,12 @@ def strict_json(data: bytes, *, limit: int) -> dict[str, Any]:
     if len(data) > limit:
         raise WireError(f"a JSON part of {len(data)} bytes exceeds its limit of {limit}; send less")
     try:
-        value = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_small_int
-        )
-    except RecursionError as err:
-        raise WireError("a JSON part is nested too deeply; see docs/formats.md") from err
+        value = parse_json(data, depth=MAX_DEPTH, digits=MAX_DIGITS)
     except ValueError as err:
         raise WireError("a JSON part is not valid JSON of the kind documented; see docs/formats.md") from err
     if not isinstance(value, dict):
         raise WireError("a JSON part is not an object; see docs/formats.md")
-    _check_depth(value, MAX_DEPTH)
     return value
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise ValueError("duplicate key")
-    return out
-
-
-def _no_constant(_text: str) -> Any:
-    raise ValueError("NaN and infinities are not JSON")
-
-
-def _small_int(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError("integer too long")
-    return int(text)
-
-
-def _check_depth(value: Any, room: int) -> None:
-    if room == 0:
-        raise WireError("a JSON part is nested too deeply; see docs/formats.md")
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for child in children:
-        _check_depth(child, room - 1)
 
 
 class Fields:
