@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from heatfhe.circuit import Circuit
 from heatfhe.engine import Decode, key_request
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
+from heatfhe.files import write_json
 from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, Step, cost_table, plan
 from heatfhe.planning.show import bars
 from heatfhe.planning.tally import key_bytes, path, tally, weight_bytes
@@ -55,6 +57,43 @@ def test_altered_and_foreign_files_are_refused(made: Plan, tmp_path: Path) -> No
     (tmp_path / "c.plan").write_text("{}")
     with pytest.raises(FileFormatError, match="expected a heatfhe-plan"):
         Plan.load(tmp_path / "c.plan")
+
+
+def altered(made: Plan, step: dict[str, object], kind: str) -> dict[str, Any]:
+    """A plan's body with fields of the first step of a kind replaced."""
+    body = json.loads(json.dumps(made.as_json()))
+    next(s for p in body["programs"] for s in p["steps"] if s["kind"] == kind).update(step)
+    return body
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "message"),
+    [
+        ("rotate", {"modulus": 10**9}, "modulus 1000000000; a rotation follows the position modulo at most 64"),
+        ("rotate", {"by": [64]}, "past the 64 slots"),
+        ("rotate", {"by": []}, "rotates by 0 amounts"),
+        ("add", {"args": [10**6, 0]}, "reads value 1000000 before it is made"),
+        ("add", {"args": [0]}, "another number of values than 1"),
+        ("multiply", {"results": [0]}, "one that is there already"),
+        ("multiply", {"level": 99}, "ends at level 99, above"),
+        ("multiply_plain", {"plains": []}, "meets 0 plaintexts, expected 1"),
+        ("multiply_plain", {"plains": ["x*y"]}, "not a plaintext's key"),
+        ("multiply_plain", {"plains": ["1*y^z"]}, "not a plaintext's key"),
+        ("linear", {"product": "nobody"}, "which the plan does not list"),
+        ("bootstrap", {"period": 3}, "refreshes period 3"),
+        ("bootstrap", {"bound": 0.0}, "needs a power of two and a bound"),
+        ("times", {"number": 2.5}, "of the wrong kind"),
+        ("rotate", {"part": True}, "of the wrong kind"),
+    ],
+)
+def test_a_plan_whose_parts_do_not_fit_is_refused_at_once(
+    circuit: Circuit, tmp_path: Path, kind: str, step: dict[str, object], message: str
+) -> None:
+    """With its digest recomputed, as somebody hostile would; a rotation by a billion residues was once listed."""
+    made = plan(circuit, clear_params(64), placement="greedy", mlp="A")
+    write_json(tmp_path / "a.plan", "heatfhe-plan", 1, altered(made, step, kind))
+    with pytest.raises(FileFormatError, match=message):
+        Plan.load(tmp_path / "a.plan")
 
 
 def test_a_plan_serves_its_own_circuit_only(made: Plan) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from heatfhe.circuit import Circuit, Shape
 from heatfhe.ckks.params import Params
-from heatfhe.errors import ConfigError, FileFormatError, PlanError
-from heatfhe.files import json_digest, read_json, write_json
+from heatfhe.errors import ConfigError, PlanError
+from heatfhe.files import json_digest, read_record, write_json
+from heatfhe.planning import legal
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.pack import Packing, PeriodicMlp, Product
@@ -47,6 +48,7 @@ class Plan:
         unknown = set(self.programs) - set(PROGRAMS)
         if unknown or not self.programs:
             raise ConfigError(f"a plan holds programs among {', '.join(PROGRAMS)}, got {sorted(self.programs)}")
+        legal.check(self)
 
     @cached_property
     def packing(self) -> Packing:
@@ -133,10 +135,7 @@ class Plan:
     @classmethod
     def load(cls, path: Path) -> Plan:
         """Read what save wrote; refuses altered or foreign files."""
-        try:
-            return cls.from_json(read_json(path, KIND, (VERSION,)))
-        except (KeyError, TypeError, ValueError, ConfigError) as err:
-            raise FileFormatError(f"{path}: a field is missing or wrong ({err}); plan again") from err
+        return read_record(path, KIND, (VERSION,), cls.from_json, remedy="plan again")
 
 
 def plan(

@@ -69,13 +69,13 @@ class Public:
         """Inverse of key."""
         number, *rest = key.split("*")
         factors = []
-        for item in rest:
-            name, _, power = item.partition("^")
-            factors.append((name, float(power or 1)))
         try:
+            for item in rest:
+                name, _, power = item.partition("^")
+                factors.append((name, float(power or 1)))
             return cls(float(number), tuple(factors))
         except ValueError as err:
-            raise ConfigError(f"{key!r} is not a plaintext's key") from err
+            raise ConfigError(f"{key[:64]!r} is not a plaintext's key") from err
 
     def value(self, lookup: Callable[[str], Any]) -> Any:
         """The number or vector it stands for. A factor's positive powers of 0/1 vectors are taken as they stand."""

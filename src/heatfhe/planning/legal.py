@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a legal plan is: values are made once, before they are read, levels only fall, rotations stay in the slots."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from heatfhe.errors import ConfigError
+from heatfhe.planning.pack import Packing, Product
+from heatfhe.planning.program import Port, Program, Step
+from heatfhe.planning.public import Public
+
+if TYPE_CHECKING:
+    from heatfhe.planning.plan import Plan
+
+MOST_PARTS, LARGEST = 1 << 16, 1 << 40  # ciphertexts of one value; an integer multiple
+_ARGS = {"add": 2, "sub": 2, "multiply": 2, "bootstrap_pair": 2, "multiply_sum": 0, "multiply_plain_sum": 0}  # 0: any
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def check(plan: Plan) -> None:
+    """Raise ConfigError, naming program and step, unless every part of a plan fits the others."""
+    if not _DIGEST.fullmatch(plan.circuit):
+        raise ConfigError(f"plan {plan.name}: the circuit's digest is not one; plan again")
+    packing = plan.packing  # which checks shape, slots and context
+    for key, product in plan.products.items():
+        _check_product(key, product, packing)
+    cached: dict[str, tuple[int, int]] = {}
+    for program in plan.programs.values():
+        _check_program(program, plan)
+        for name, port in (*program.inputs.items(), *program.outputs.items()):
+            held = (len(port.values), port.level)
+            if "/" in name and cached.setdefault(name, held) != held:
+                raise ConfigError(
+                    f"{name}: is kept as {held} in program {program.name!r}, as {cached[name]} in another"
+                )
+
+
+def _check_product(key: str, p: Product, packing: Packing) -> None:
+    if key != p.key or len(p.babies) * len(p.giants) > packing.slots * packing.slots:
+        raise ConfigError(f"{key}: a linear map has one name and at most as many rotations as slots")
+    for rotations in (p.babies, p.giants):
+        if len(set(rotations)) != len(rotations):
+            raise ConfigError(f"{key}: a rotation stands twice in a linear map")
+    if not all(abs(k) < packing.slots for k in (*p.babies, *p.giants, p.half)):
+        raise ConfigError(f"{key}: a rotation of a linear map lies outside the {packing.slots} slots")
+
+
+def _check_program(program: Program, plan: Plan) -> None:
+    levels: dict[int, int] = {}
+    where = f"program {program.name!r}"
+    if not (math.isfinite(program.predicted_seconds) and program.predicted_seconds >= 0):
+        raise ConfigError(f"{where}: predicted seconds must be finite and not negative")
+    for name, port in program.inputs.items():
+        _check_port(f"{where}, input {name}", port, plan.params.levels)
+        for value in port.values:
+            if value in levels:
+                raise ConfigError(f"{where}, input {name}: value {value} comes in twice")
+            levels[value] = port.level
+    for i, step in enumerate(program.steps):
+        try:
+            _check_step(step, levels, plan)
+        except ConfigError as err:
+            raise ConfigError(f"{where}, step {i} ({step.kind} of {step.name[:64]}): {err}") from err
+        levels.update(dict.fromkeys(step.results, step.level))
+    for name, port in program.outputs.items():
+        _check_port(f"{where}, output {name}", port, plan.params.levels)
+        if any(levels.get(value) != port.level for value in port.values):
+            raise ConfigError(f"{where}, output {name}: a value of it is not made at level {port.level}")
+
+
+def _check_port(where: str, port: Port, top: int) -> None:
+    if not 1 <= len(port.values) <= MOST_PARTS or not 0 <= port.level <= top:
+        raise ConfigError(f"{where}: has {len(port.values)} ciphertexts at level {port.level} of {top}")
+
+
+def _check_step(step: Step, levels: Mapping[int, int], plan: Plan) -> None:
+    """One step against the values before it. Whether an engine ends at the level stated, running it will show."""
+    params, packing, kind = plan.params, plan.packing, step.kind
+    refresh, turned = kind.startswith("bootstrap"), kind in ("rotate", "rotate_many")
+    count = _ARGS.get(kind, 1)
+    if len(step.args) != count if count else not step.args or (kind == "multiply_sum" and len(step.args) % 2):
+        raise ConfigError(f"takes another number of values than {len(step.args)}")
+    if unknown := [a for a in step.args if a not in levels]:
+        raise ConfigError(f"reads value {unknown[0]} before it is made")
+    made = {"rotate_many": len(step.by), "bootstrap_pair": 2}.get(kind, 1)
+    if len(step.results) != made or len(set(step.results)) != made or not levels.keys().isdisjoint(step.results):
+        raise ConfigError(f"makes another number of values than {made}, or one that is there already")
+    top = params.levels if refresh else min(levels[a] for a in step.args)
+    if not 0 <= step.level <= top:
+        raise ConfigError(f"ends at level {step.level}, above the {top} it has")
+    plains = {"add_plain": 1, "multiply_plain": 1, "multiply_plain_sum": len(step.args)}.get(kind, 0)
+    if len(step.plains) != plains:
+        raise ConfigError(f"meets {len(step.plains)} plaintexts, expected {plains}")
+    for key in step.plains:
+        Public.parse(key)
+    if not 0 <= step.part < MOST_PARTS or abs(step.number) > LARGEST:
+        raise ConfigError(f"has part {step.part} and number {step.number}")
+    if bool(step.by) != turned or (kind == "rotate" and len(step.by) != 1):
+        raise ConfigError(f"rotates by {len(step.by)} amounts")
+    if any(abs(k) >= packing.slots for k in step.by):
+        raise ConfigError(f"rotates past the {packing.slots} slots")
+    if not 0 <= step.modulus <= packing.n or (step.modulus and kind != "rotate"):
+        raise ConfigError(f"has modulus {step.modulus}; a rotation follows the position modulo at most {packing.n}")
+    if (kind == "linear") != bool(step.product) or (step.product and step.product not in plan.products):
+        raise ConfigError(f"names the linear map {step.product[:64]!r}, which the plan does not list")
+    power = step.period >= 1 and not step.period & (step.period - 1)
+    if refresh and not (power and step.period <= params.slots and step.bound > 0):
+        raise ConfigError(f"refreshes period {step.period} within {step.bound:g}; needs a power of two and a bound")
+    if not refresh and (step.period or step.bound or step.rows):
+        raise ConfigError("has a period or a bound, which are a bootstrap's")
+    if not (math.isfinite(step.bound) and abs(step.rows) <= 64):
+        raise ConfigError(f"has a bound of {step.bound:g} that goes with the power {step.rows:g} of the row length")
