@@ -4,24 +4,54 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path, PurePosixPath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from heatfhe.circuit.ops import stage_from_json, stage_to_json
+from heatfhe.circuit.ops import Stage, stage_from_json, stage_to_json
 from heatfhe.circuit.spec import Shape
 from heatfhe.errors import ConfigError, FileFormatError
-from heatfhe.files import atomic_directory, json_digest, read_json, write_json
+from heatfhe.files import atomic_directory, json_digest, read_record, write_json
 from heatfhe.records import Calibration
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
 
 KIND, VERSION = "heatfhe-circuit", 1
+TOKENIZER = "tokenizer/"
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 WEIGHTS, CALIBRATION, HEADER = "weights.safetensors", "calibration.json", "circuit.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What circuit.json says. ``files`` has the hash of every other file: none is read without one."""
+
+    name: str
+    shape: Shape
+    stages: tuple[Stage, ...]
+    notes: Mapping[str, Any]
+    files: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if missing := {WEIGHTS, CALIBRATION} - set(self.files):
+            raise ConfigError(f"no hash is given for {sorted(missing)[0]}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {**_header(self), "files": dict(self.files)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Head:
+        """Inverse of as_json."""
+        stages = tuple(stage_from_json(s) for s in body["stages"])
+        return cls(**{**body, "shape": Shape(**body["shape"]), "stages": stages})
 
 
 def circuit_digest(circuit: Circuit) -> str:
@@ -53,29 +83,24 @@ def load(folder: Path) -> dict[str, Any]:
     """The constructor's arguments, read from a directory; every byte is checked against its hash first."""
     if not folder.is_dir():
         raise FileFormatError(f"{folder}: no such circuit directory; make one with: heat export")
-    body = read_json(folder / HEADER, KIND, (VERSION,))
-    data = {name: _checked(folder, name, digest) for name, digest in body["files"].items()}
+    head = read_record(folder / HEADER, KIND, (VERSION,), Head.from_json, remedy="export the circuit again")
+    data = {name: _checked(folder, name, digest) for name, digest in head.files.items()}
     try:
         weights = load_tensors(data[WEIGHTS])
-    except (KeyError, SafetensorError) as err:
+    except (SafetensorError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as err:
         raise FileFormatError(f"{folder / WEIGHTS}: cannot be read ({err}); export the circuit again") from err
-    try:
-        return {
-            "name": body["name"],
-            "shape": Shape(**body["shape"]),
-            "stages": tuple(stage_from_json(s) for s in body["stages"]),
-            "weights": weights,
-            "calibration": Calibration.load(folder / CALIBRATION),
-            "tokenizer": {n.split("/", 1)[1]: d for n, d in data.items() if n.startswith("tokenizer/")},
-            "notes": body["notes"],
-        }
-    except (KeyError, TypeError, ConfigError) as err:
-        raise FileFormatError(
-            f"{folder / HEADER}: a field is missing or wrong ({err}); export the circuit again"
-        ) from err
+    return {
+        "name": head.name,
+        "shape": head.shape,
+        "stages": head.stages,
+        "weights": weights,
+        "calibration": Calibration.load(folder / CALIBRATION),
+        "tokenizer": {n.split("/", 1)[1]: d for n, d in data.items() if n.startswith(TOKENIZER)},
+        "notes": head.notes,
+    }
 
 
-def _header(circuit: Circuit) -> dict[str, Any]:
+def _header(circuit: Circuit | Head) -> dict[str, Any]:
     return {
         "name": circuit.name,
         "shape": {k: getattr(circuit.shape, k) for k in circuit.shape.__slots__},
@@ -85,10 +110,9 @@ def _header(circuit: Circuit) -> dict[str, Any]:
 
 
 def _checked(folder: Path, name: str, digest: str) -> bytes:
-    parts = PurePosixPath(name).parts
-    if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
+    if not (name in (WEIGHTS, CALIBRATION) or (name.startswith(TOKENIZER) and _PLAIN.fullmatch(name, len(TOKENIZER)))):
         raise FileFormatError(
-            f"{folder / HEADER}: file name {name!r} leaves the circuit's directory; do not trust this circuit"
+            f"{folder / HEADER}: file name {name[:64]!r} leaves the circuit's directory; do not trust this circuit"
         )
     try:
         data = (folder / name).read_bytes()
