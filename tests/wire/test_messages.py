@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +70,16 @@ def test_a_configuration_that_was_changed_on_the_way_is_refused() -> None:
     body["api_versions"] = [7]
     with pytest.raises(WireError, match="API versions"):
         ModelConfig.from_json(body)
+
+
+def test_a_configuration_has_one_id() -> None:
+    """A whole number where a double belongs would give it a second one; NaN and infinities none at all."""
+    body = CONFIG.as_json()
+    for odd in (1, float("nan"), float("inf")):
+        identity = {**body["config"], "max_temperature": odd}
+        claimed = hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        with pytest.raises(WireError, match=r"not written as documented|holds what JSON cannot"):
+            ModelConfig.from_json({**body, "config": identity, "config_id": claimed})
 
 
 def test_parameters_that_lie_about_security_are_refused() -> None:

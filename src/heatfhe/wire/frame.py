@@ -212,7 +212,10 @@ def _header(data: bytearray, limits: Limits, kinds: tuple[str, ...]) -> Header |
     if len(data) < PREFIX.size + length:
         return None
     text = bytes(data[PREFIX.size : PREFIX.size + length])
-    fields = Fields(strict_json(text, limit=limits.header_bytes), of="message header")
+    said = strict_json(text, limit=limits.header_bytes)
+    if canonical_json(said) != text:
+        raise WireError("a message header is not canonical JSON; see docs/formats.md")
+    fields = Fields(said, of="message header")
     kind, plan, body = fields.choice("kind", kinds), fields.digest("plan"), fields.object("body")
     listing = fields.array("blocks", longest=limits.blocks)
     fields.done()

@@ -117,7 +117,7 @@ class ModelConfig:
             raise WireError(
                 f"the server speaks API versions {versions}, this release {API_VERSIONS}; upgrade the older side"
             )
-        if json_digest(identity) != claimed:
+        if _digest(identity) != claimed:
             raise WireError("the configuration does not match its id; do not use this server")
         if any(type(v) is not int for v in limits.values()):
             raise WireError("the configuration's limits must be integers; see docs/formats.md")
@@ -148,7 +148,17 @@ class ModelConfig:
             api_versions=versions,
         )
         f.done()
+        if config.config_id != claimed:  # a whole number where a double belongs: two ids for one configuration
+            raise WireError("the configuration's numbers are not written as documented; see docs/formats.md")
         return config
+
+
+def _digest(value: Any) -> str:
+    """The digest of a value from the network; NaN, infinities and what nobody could nest on purpose have none."""
+    try:
+        return json_digest(value)
+    except (ValueError, RecursionError) as err:
+        raise WireError("the configuration holds what JSON cannot; do not use this server") from err
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
