@@ -8,13 +8,16 @@ import json
 import logging
 import os
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from heatfhe.errors import FileFormatError, TrainingError
+from heatfhe.files import file_digest, write_json
 from heatfhe.sites import Prepared
 from heatfhe.training import Recipe, Stopped, Trained, checkpoint, preset, read_log
 from tests.training.short import KillAt, Killed, fresh, go, same_weights, short, windows
@@ -199,6 +202,63 @@ def test_an_altered_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
         go(fresh(), RECIPE, tmp_path)
     path.write_bytes(bytes(raw[: len(raw) // 2]))
     with pytest.raises(FileFormatError, match=name):
+        go(fresh(), RECIPE, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run stopped in its second phase: calibrated, with moments, halting logits and targets."""
+    folder, asked = tmp_path_factory.mktemp("stopped"), iter([False, False, False, True])
+    with pytest.raises(Stopped):
+        go(fresh(), RECIPE, folder, stop=lambda: next(asked))
+    return folder
+
+
+def resealed(folder: Path, change: Any) -> None:
+    """Change a checkpoint's tensors or state, and make every hash right again."""
+    body = json.loads((folder / checkpoint.STATE).read_text())["body"]
+    tensors = {name: load_file(folder / name) for name in (checkpoint.WEIGHTS, checkpoint.OPTIMIZER)}
+    change(body, *tensors.values())
+    for name, values in tensors.items():
+        save_file(values, folder / name)
+        if name in body["files"]:
+            body["files"][name] = file_digest(folder / name)
+    write_json(folder / checkpoint.STATE, checkpoint.KIND, checkpoint.VERSION, body)
+
+
+NORM, MATRIX = "transformer.h.0.ln_1.weight", "transformer.h.1.attn.c_attn.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda body, w, o: w.pop(NORM), f"{NORM} is missing"),
+        (lambda body, w, o: w.update(more=w[NORM].clone()), "more is not a tensor of this model"),
+        (lambda body, w, o: w.update({NORM: w[NORM][:-1].clone()}), "has another shape"),
+        (lambda body, w, o: w.update({NORM: w[NORM].double()}), "not a tensor of this model"),
+        (lambda body, w, o: w[MATRIX].view(-1)[3].fill_(float("nan")), "not finite"),
+        (lambda body, w, o: w.update({"lm_head.weight": w["transformer.wte.weight"] + 1}), "differs from the weight"),
+        (lambda body, w, o: (body["files"].clear(), w[MATRIX].add_(1)), "has the hashes of"),
+        (lambda body, w, o: o.pop("0.0.exp_avg"), "the moments of parameter 0.0"),
+        (lambda body, w, o: o["0.1.exp_avg_sq"].neg_(), "the moments of parameter 0.1"),
+        (lambda body, w, o: o.update({"9.9.exp_avg": o["0.0.exp_avg"].clone()}), "a parameter nobody trains"),
+        (lambda body, w, o: body["optimizer"].pop("0.2"), "the moments of parameter 0.2"),
+        (lambda body, w, o: body["position"].update(phase="later"), "unknown phase 'later'"),
+        (lambda body, w, o: body["position"].update(rows=-1), "rows is a count"),
+        (lambda body, w, o: body["position"].update(step=True), "of the wrong kind"),
+        (lambda body, w, o: body["counts"].popitem(), "counts or logits of other sites"),
+        (lambda body, w, o: body["logits"].popitem(), "counts or logits of other sites"),
+        (lambda body, w, o: next(iter(body["logits"].values())).__setitem__(0, 1e300), "counts or logits"),
+        (lambda body, w, o: body.update(surprise=1), "unexpected keyword"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_the_model_is_refused(
+    stopped: Path, tmp_path: Path, change: Any, message: str
+) -> None:
+    """Every hash is right: names, shapes, types, ranges and completeness are what is left to check."""
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    resealed(tmp_path / "checkpoint", change)
+    with pytest.raises(FileFormatError, match=message):
         go(fresh(), RECIPE, tmp_path)
 
 

@@ -38,6 +38,11 @@ class BackOff:
     def __post_init__(self) -> None:
         if self.patience < 1 or self.gap < 0:
             raise ConfigError(f"back-off needs patience >= 1 and gap >= 0, got {self.patience} and {self.gap}")
+        if set(self.targets) != set(self.floors) or not set(self.least) <= set(self.floors):
+            raise ConfigError("back-off needs a floor for every target, and no other")
+        for name, target in self.targets.items():
+            if not 0 <= self.floors[name] <= target.count or target.held < 0:
+                raise ConfigError(f"{name}: a target of {target.count} lies below its floor {self.floors[name]}")
 
     @classmethod
     def start(

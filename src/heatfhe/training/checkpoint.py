@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from heatfhe.errors import FileFormatError, TrainingError
-from heatfhe.files import atomic_directory, file_digest, read_json, write_json
+from heatfhe.errors import ConfigError, FileFormatError, TrainingError
+from heatfhe.files import atomic_directory, file_digest, read_json, rebuilt, same_json, write_json
 from heatfhe.halting import BackOff
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
@@ -27,6 +27,8 @@ from heatfhe.training.sharding import like, whole
 
 KIND, VERSION = "heatfhe-checkpoint", 1
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+PHASES = ("squeeze", "heat", "cooldown", "done")
+REMEDY = "delete the run folder to start over"
 log = logging.getLogger(__name__)
 
 
@@ -51,6 +53,13 @@ class Position:
     variances: dict[str, float] = field(default_factory=dict)
     targets: BackOff | None = None
 
+    def __post_init__(self) -> None:
+        if self.phase not in PHASES:
+            raise ConfigError(f"unknown phase {self.phase!r}; have {', '.join(PHASES)}")
+        for name in ("update", "micro_steps", "skipped", "rows", "step"):
+            if not 0 <= getattr(self, name) < 1 << 48:
+                raise ConfigError(f"a run's {name} is a count, got {getattr(self, name)}")
+
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -61,6 +70,42 @@ class Position:
         """Inverse of as_json."""
         targets = body["targets"]
         return cls(**{**body, "targets": None if targets is None else BackOff.from_json(targets)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What state.json says: everything of a checkpoint but its tensors, whose hashes are in ``files``."""
+
+    position: Position
+    identity: Mapping[str, str]
+    machine: Mapping[str, Any]
+    calibration: Calibration | None
+    max_counts: Mapping[str, int]
+    counts: Mapping[str, int]
+    logits: Mapping[str, tuple[float, ...]]
+    optimizer: Mapping[str, float]
+    files: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if set(self.files) != {WEIGHTS, OPTIMIZER}:
+            raise ConfigError(f"a checkpoint has the hashes of {WEIGHTS} and {OPTIMIZER}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        calibration = None if self.calibration is None else self.calibration.as_json()
+        return plain | {"position": self.position.as_json(), "calibration": calibration}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> State:
+        """Inverse of as_json."""
+        calibration = body["calibration"]
+        made = {
+            "position": Position.from_json(body["position"]),
+            "calibration": None if calibration is None else Calibration.from_json(calibration),
+            "logits": {name: tuple(values) for name, values in body["logits"].items()},
+        }
+        return cls(**{**body, **made})
 
 
 def machine() -> dict[str, Any]:
@@ -118,30 +163,69 @@ def load(folder: Path, prepared: Prepared, identity: Mapping[str, str]) -> tuple
     """
     if not (folder / STATE).exists():
         return None
-    body = read_json(folder / STATE, KIND, (VERSION,))
+    where = {"where": str(folder / STATE), "remedy": REMEDY}
+    state = rebuilt(State.from_json, read_json(folder / STATE, KIND, (VERSION,)), **where)
     for what, value in identity.items():
-        if body["identity"].get(what) != value:
+        if state.identity.get(what) != value:
             raise TrainingError(
                 f"{folder}: this checkpoint belongs to another {what}; continue with the one it was made with, or give "
                 "another run folder"
             )
-    for name, digest in body["files"].items():
+    for name, digest in state.files.items():
         if not (folder / name).exists() or file_digest(folder / name) != digest:
-            raise FileFormatError(f"{folder / name}: missing or altered; delete the run folder to start over")
-    if body["machine"] != machine():
+            raise FileFormatError(f"{folder / name}: missing or altered; {REMEDY}")
+    if state.machine != machine():
         log.warning(
-            "resuming on %s what was begun on %s: results may differ in the last bits", machine(), body["machine"]
+            "resuming on %s what was begun on %s: results may differ in the last bits", machine(), state.machine
         )
+    weights, slots = _tensors(folder / WEIGHTS), _tensors(folder / OPTIMIZER)
+    _check_weights(folder / WEIGHTS, weights, prepared.model.state_dict())
+    _check_sites(folder / STATE, state, prepared)
+    prepared.model.load_state_dict(weights, strict=False)  # tied weights stand there once
+    if state.calibration is not None:
+        prepared.adopt(state.calibration, max_counts=state.max_counts)
+        prepared.halting.load(state.logits)
+        prepared.set_counts(state.counts)
+    return state.position, {"tensors": slots, "scalars": state.optimizer}
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
     try:
-        weights, slots = load_file(folder / WEIGHTS), load_file(folder / OPTIMIZER)
-    except SafetensorError as err:
-        raise FileFormatError(f"{folder}: cannot be read ({err}); delete the run folder to start over") from err
-    prepared.model.load_state_dict(weights, strict=False)
-    if body["calibration"] is not None:
-        prepared.adopt(Calibration.from_json(body["calibration"]), max_counts=body["max_counts"])
-        prepared.halting.load(body["logits"])
-        prepared.set_counts(body["counts"])
-    return Position.from_json(body["position"]), {"tensors": slots, "scalars": body["optimizer"]}
+        tensors = load_file(path)
+    except (OSError, SafetensorError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as err:
+        raise FileFormatError(f"{path}: cannot be read ({err}); {REMEDY}") from err
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise FileFormatError(f"{path}: {name[:64]} holds values that are not finite; {REMEDY}")
+    return tensors
+
+
+def _check_weights(path: Path, weights: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
+    """Every tensor of the model, in its shape and type, and no other; of tied ones at least the first, all alike."""
+    first = {tensor.data_ptr(): name for name, tensor in reversed(list(model.items())) if tensor.numel()}
+    for name, tensor in weights.items():
+        own = model.get(name)
+        if own is None or own.shape != tensor.shape or own.dtype != tensor.dtype:
+            raise FileFormatError(f"{path}: {name[:64]} is not a tensor of this model, or has another shape; {REMEDY}")
+        twin = weights.get(first.get(own.data_ptr(), name))
+        if twin is None or not torch.equal(twin, tensor):
+            raise FileFormatError(f"{path}: {name} differs from the weight it is tied to; {REMEDY}")
+    if missing := set(_untied(model)) - set(weights):
+        raise FileFormatError(f"{path}: {sorted(missing)[0]} is missing; {REMEDY}")
+
+
+def _check_sites(path: Path, state: State, prepared: Prepared) -> None:
+    """Counts and logits of every site; before a calibration the logits are still those a model starts with."""
+    names = {site.name for site in prepared.sites}
+    whole = set(state.max_counts) == set(state.logits) == names
+    if state.calibration is not None:
+        whole = whole and set(state.counts) == names
+    else:
+        whole = whole and not state.counts and same_json(state.logits, prepared.halting.dump())
+    kept = {"dtype": prepared.halting.logits.dtype}  # a logit is what the model can hold, no longer fraction
+    whole = whole and all(torch.tensor(v, **kept).tolist() == list(v) for v in state.logits.values())
+    if not whole:
+        raise FileFormatError(f"{path}: holds counts or logits of other sites than the model has; {REMEDY}")
 
 
 def recover(folder: Path) -> None:
@@ -160,16 +244,26 @@ def recover(folder: Path) -> None:
 def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Put a checkpoint's moments back into an optimizer with the same parameter groups."""
     tensors: Mapping[str, Tensor] = state["tensors"]
+    left = set(tensors) | set(state["scalars"])
     for g, group in enumerate(optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
             key = f"{g}.{i}"
-            if f"{key}.exp_avg" in tensors:
-                where = parameter.device if group["fused"] else None  # a fused step keeps its counter on the device
-                optimizer.state[parameter] = {
-                    "step": torch.tensor(float(state["scalars"][key]), device=where),
-                    "exp_avg": like(tensors[f"{key}.exp_avg"], parameter),
-                    "exp_avg_sq": like(tensors[f"{key}.exp_avg_sq"], parameter),
-                }
+            names = [f"{key}.exp_avg", f"{key}.exp_avg_sq"]
+            if left.isdisjoint((key, *names)):
+                continue
+            step, moments = state["scalars"].get(key, -1.0), [tensors[name] for name in names if name in tensors]
+            fits = [(m.shape, m.dtype) == (parameter.shape, parameter.dtype) for m in moments] == [True, True]
+            if not (fits and step >= 0 and bool((moments[1] >= 0).all())):
+                raise FileFormatError(f"{OPTIMIZER}: the moments of parameter {key} are not its own; {REMEDY}")
+            left -= {key, *names}
+            where = parameter.device if group["fused"] else None  # a fused step keeps its counter on the device
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(step), device=where),
+                "exp_avg": like(moments[0], parameter),
+                "exp_avg_sq": like(moments[1], parameter),
+            }
+    if left:
+        raise FileFormatError(f"{OPTIMIZER}: has moments of a parameter nobody trains; {REMEDY}")
 
 
 def _optimizer_tensors(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:

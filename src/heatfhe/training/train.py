@@ -23,7 +23,7 @@ from heatfhe.ranges import calibrate, refit
 from heatfhe.records import Calibration, Domain, SoftmaxCalibration
 from heatfhe.sites import Prepared
 from heatfhe.training import checkpoint, sharding
-from heatfhe.training.checkpoint import Position
+from heatfhe.training.checkpoint import PHASES, Position
 from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import first_to_leave
 from heatfhe.training.journal import Journal
@@ -31,7 +31,6 @@ from heatfhe.training.loop import Run, run_phase, useless
 from heatfhe.training.losses import window_losses
 from heatfhe.training.recipe import Recipe
 
-ORDER = ("squeeze", "heat", "cooldown", "done")
 TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
 
 
@@ -112,7 +111,7 @@ def train(
                 position.entered, resumed = True, None  # a phase begins with fresh moments
             if phase.updates:
                 run_phase(run, position.phase, phase, resumed)
-            position.phase, position.update, position.entered = ORDER[ORDER.index(position.phase) + 1], 0, False
+            position.phase, position.update, position.entered = PHASES[PHASES.index(position.phase) + 1], 0, False
             run.save()
         if shard:
             sharding.give(run.prepared, prepared)
