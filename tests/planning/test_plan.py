@@ -96,6 +96,18 @@ def test_a_plan_whose_parts_do_not_fit_is_refused_at_once(
         Plan.load(tmp_path / "a.plan")
 
 
+@pytest.mark.parametrize(
+    "key", ["1.0*nobody", "1.0*bias:nobody", "1.0*bias:a/b/c", "1.0*skew.x", "1.0*map:a:b", "1.0*map:a:0:0"]
+)
+def test_a_plaintext_nobody_knows_is_named(circuit: Circuit, made: Plan, key: str) -> None:
+    """A plan can be legal and name what its circuit does not have."""
+    with pytest.raises(ConfigError, match=r"plan again|no such linear map"):
+        made.source(circuit).plain(key, 0)
+    with pytest.raises(ConfigError, match="is no linear map of this circuit"):
+        odd = {"nobody": replace(next(iter(made.products.values())), key="nobody")}
+        replace(made, products={**made.products, **odd}).source(circuit).diagonal("nobody", 0, 0)
+
+
 def test_a_plan_serves_its_own_circuit_only(made: Plan) -> None:
     with pytest.raises(PlanError, match="another circuit"):
         made.source(tiny_circuit(seed=1))

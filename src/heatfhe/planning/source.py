@@ -38,7 +38,10 @@ class PlaintextSource:
 
     def plain(self, key: str, position: int, part: int = 0) -> Made:
         """The number or slot vector a key stands for."""
-        value = Public.parse(key).value(lambda name: self._factor(name, position, part))
+        try:
+            value = Public.parse(key).value(lambda name: self._factor(name, position, part))
+        except (LookupError, StopIteration, ValueError) as err:
+            raise ConfigError(f"{key[:64]!r}: names what this circuit does not have; plan again") from err
         return float(value) if np.ndim(value) == 0 and not np.iscomplexobj(value) else self._repeat(np.asarray(value))
 
     def diagonal(self, product: str, giant: int, baby: int) -> NDArray[Any]:
@@ -48,7 +51,10 @@ class PlaintextSource:
     def _diagonal(self, product: str, giant: int, baby: int) -> NDArray[Any]:
         if product not in self.products:
             raise ConfigError(f"{product}: the plan lists no such linear map")
-        return encoded(self.products[product], self._terms(product), giant, baby)
+        try:
+            return encoded(self.products[product], self._terms(product), giant, baby)
+        except (LookupError, StopIteration, ValueError) as err:
+            raise ConfigError(f"{product[:64]!r}: is no linear map of this circuit; plan again") from err
 
     def _repeat(self, values: NDArray[Any]) -> NDArray[Any]:
         p = self.packing
