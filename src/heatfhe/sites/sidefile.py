@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from heatfhe.errors import ConfigError, FileFormatError, HeatError
-from heatfhe.files import atomic_directory, read_json, write_json
+from heatfhe.files import atomic_directory, read_json, rebuilt, write_json
 from heatfhe.records import Calibration
 from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.prepare import prepare, restore
@@ -46,7 +46,7 @@ def load_prepared(folder: Path, model: nn.Module, *, check_weights: bool = True)
     try:
         prepared = prepare(model, PrepareConfig(**body["config"]))
         _take(prepared, body, folder / NAME, check_weights)
-    except (KeyError, TypeError, ValueError, HeatError) as err:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, HeatError) as err:
         if prepared is not None:
             restore(prepared)
         if isinstance(err, HeatError):
@@ -61,6 +61,9 @@ def _take(prepared: Prepared, body: dict[str, Any], path: Path, check_weights: b
     if check_weights and prepared.fingerprint() != body["fingerprint"]:
         raise ConfigError(f"{path}: belongs to other weights; load the checkpoint beside it")
     if body["calibration"] is not None:
-        prepared.adopt(Calibration.from_json(body["calibration"]), max_counts=body["max_counts"])
+        calibration = rebuilt(
+            Calibration.from_json, body["calibration"], where=str(path), remedy="save the model again"
+        )
+        prepared.adopt(calibration, max_counts=body["max_counts"])
     prepared.halting.load(body["logits"])
     prepared.set_counts(body["counts"])
