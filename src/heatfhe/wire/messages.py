@@ -16,6 +16,7 @@ from heatfhe.wire.strict import Fields
 API_VERSIONS = (1,)
 MODES = ("free", "logits")
 MAX_KEYS, MAX_KEY_BYTES, MAX_STEPS = 4096, 1 << 34, 4096
+MAX_RING = 1 << 17  # the largest the security table knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,8 @@ class ModelConfig:
             params = Params.from_json(f.object("params"))
         except ConfigError as err:
             raise WireError(f"the server's parameters are not legal: {err}") from err
+        if params.ring_dimension > MAX_RING:  # a client fills rows of slots before anything else could stop it
+            raise WireError(f"the server's ring has more than {MAX_RING} coefficients; do not use this server")
         slots = params.slots
         config = cls(
             model=f.name("model"),
