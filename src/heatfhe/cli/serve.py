@@ -170,7 +170,7 @@ def _option(text: str) -> tuple[str, Any]:
 def _serve(args: argparse.Namespace, settings: Settings, token: str | None, console: Console) -> int:
     import uvicorn
 
-    from heatfhe.server.http import bounded_protocol
+    from heatfhe.server.http import PER_ADDRESS, bounded_protocol
 
     tls = bool(args.tls_cert and args.tls_key)
     _log_to_stderr()
@@ -188,7 +188,7 @@ def _serve(args: argparse.Namespace, settings: Settings, token: str | None, cons
         access_log=False,
         server_header=False,
         ws="none",
-        http=bounded_protocol(head_seconds=20.0),
+        http=bounded_protocol(head_seconds=20.0, per_address=None if args.plain_http else PER_ADDRESS),
         limit_concurrency=2048,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
