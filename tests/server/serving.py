@@ -198,6 +198,7 @@ class Joined:
     app: Any
     transport: AppTransport
     home: Path
+    connections: Any = ()
 
     @property
     def service(self) -> Any:
@@ -227,6 +228,30 @@ def joined(source: ModelSource, home: Path, **options: Any) -> Iterator[Joined]:
         yield Joined(settings, app, transport, home)
     finally:
         transport.shut()
+
+
+@contextmanager
+def on_socket(app: Joined, **options: Any) -> Iterator[str]:
+    """The same app on a real socket, served by a thread of this process; yields its address."""
+    import socket
+
+    import uvicorn
+
+    from heatfhe.server.http import bounded_protocol
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    protocol = bounded_protocol(**{"head_seconds": 60.0, **options})
+    config = uvicorn.Config(app.app, http=protocol, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    wait_for(lambda: server.started)
+    app.connections = server.server_state.connections
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
 
 
 class ServerProcess:

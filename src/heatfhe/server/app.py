@@ -10,12 +10,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from heatfhe.errors import HeatError, WireError
-from heatfhe.server.middleware import Guard
+from heatfhe.server.faults import log_fault
+from heatfhe.server.middleware import INTERNAL, Guard
 from heatfhe.server.models import ServedModel
 from heatfhe.server.routes import make_router
 from heatfhe.server.service import Service
@@ -64,14 +66,25 @@ def create_app(settings: Settings, models: Mapping[str, ServedModel] | None = No
         (WireError, _wire),
         (HeatError, _internal),
         (Exception, _internal),
+        (ClientDisconnect, _gone),
         (RequestValidationError, _validation),
         (HTTPException, _http),
     ):
         app.add_exception_handler(kind, handler)
     _drop_422(app)
-    most = max(settings.request_bytes, settings.chunk_bytes)
-    app.add_middleware(Guard, metrics=service.metrics, most_bytes=most, body_seconds=settings.body_seconds)
+    _enclose(app, service)
     return app
+
+
+def _enclose(app: Any, service: Service) -> None:
+    """Put the guard around everything: Starlette's own answer to unexpected errors lies outside of added middleware."""
+    inner, settings = app.build_middleware_stack, service.settings
+    most = max(settings.request_bytes, settings.chunk_bytes)
+
+    def build() -> Guard:
+        return Guard(inner(), metrics=service.metrics, most_bytes=most, body_seconds=settings.body_seconds)
+
+    app.build_middleware_stack = build
 
 
 def _answer(refusal: Refusal, extra: Mapping[str, str] | None = None) -> Any:
@@ -94,8 +107,12 @@ async def _wire(_request: Request, err: Exception) -> Any:
 
 
 async def _internal(_request: Request, err: Exception) -> Any:
-    logger.error("internal error of kind %s", type(err).__name__, exc_info=err)
-    return _answer(Refusal("internal", "the server failed", "tell its operator; the log says why"))
+    log_fault(logger, "a request failed", err)
+    return _answer(INTERNAL)
+
+
+async def _gone(_request: Request, _err: Exception) -> Any:
+    return Response(status_code=499)  # for the count and the log: the caller left before its body was whole
 
 
 async def _validation(_request: Request, err: Exception) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heatfhe.server.events import EventHub
+from heatfhe.server.faults import log_fault
 from heatfhe.server.jobs import ENDED, Job, JobStore
 from heatfhe.server.metrics import Metrics
 from heatfhe.server.pool import Device, WorkerDied, WorkerProcess, WorkerRefused
@@ -93,8 +94,8 @@ class Dispatcher:
                     self._follow(device, job)
             except KeyError:
                 continue  # deleted while it waited
-            except Exception:
-                logger.exception("dispatcher error")
+            except Exception as err:
+                log_fault(logger, "a job failed outside its worker", err)
                 self._end(name, "failed", "internal", "the server failed; the operator's log says why")
             finally:
                 self._queue.release(session)

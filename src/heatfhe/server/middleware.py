@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens around every request: limits before a byte is read, deadlines, metrics, one log line."""
+"""What happens around every request: limits before a byte is read, deadlines, metrics, one log line, no error lost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from heatfhe.server.faults import log_fault
 from heatfhe.server.metrics import Metrics
 from heatfhe.wire import Refusal
 
 logger = logging.getLogger("heatfhe.server.access")
 _DRAIN_BYTES, _DRAIN_SECONDS = 64 << 20, 5.0
+INTERNAL = Refusal("internal", "the server failed", "tell its operator; the log says why")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -22,7 +24,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """A plain ASGI wrapper. Logs hold route, status, sizes and milliseconds: no ids, no addresses, no bodies."""
+    """A plain ASGI wrapper, the outermost one: every answer passes through it, those to unexpected errors too.
+
+    Logs hold route, status, sizes and milliseconds: no ids, no addresses, no bodies. Status 499 is a caller who left.
+    """
 
     def __init__(self, app: App, *, metrics: Metrics, most_bytes: int, body_seconds: float) -> None:
         self._app, self._metrics = app, metrics
@@ -65,12 +70,18 @@ class Guard:
             else:
                 await self._app(scope, bounded_receive, counting_send)
         except Refusal as refusal:
-            if status:
-                raise
-            await _answer(counting_send, refusal)
+            if not status:
+                await _answer(counting_send, refusal)
+        except Exception as err:
+            if status < 500:  # else an answer has gone out and the log has its line
+                log_fault(logger, "a request failed", err)
+            if not status:
+                await _answer(counting_send, INTERNAL)
+            status = 500  # where an answer had begun, the connection is closed before its end
         finally:
+            status = status or 499
             route = getattr(scope.get("route"), "path", "-")
-            self._metrics.count("heatfhe_requests_total", status=str(status or 499))
+            self._metrics.count("heatfhe_requests_total", status=str(status))
             self._metrics.count("heatfhe_received_bytes_total", taken)
             line = {
                 "method": scope["method"] if route != "-" else "-",
@@ -90,6 +101,8 @@ class Guard:
                 "media_type", "compressed bodies are not read", "send the body as it is: keys do not compress"
             )
         length = headers.get("content-length")
+        if length is not None and "transfer-encoding" in headers:
+            return Refusal("bad_message", "a body has two lengths", "send Content-Length without Transfer-Encoding")
         if length is None:
             return None
         if not (length.isascii() and length.isdigit()):

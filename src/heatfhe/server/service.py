@@ -18,6 +18,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.server.auth import ClientBook
 from heatfhe.server.dispatch import Dispatcher
 from heatfhe.server.events import EventHub
+from heatfhe.server.faults import log_fault
 from heatfhe.server.jobs import ACTIVE, Job, JobStore
 from heatfhe.server.keys import KeySetStatus, KeyStore
 from heatfhe.server.limits import RateLimiter
@@ -283,8 +284,8 @@ class Service:
         while not self._stop.wait(60):
             try:
                 self.sweep(now=time.time())
-            except Exception:
-                logger.exception("expiry failed")
+            except Exception as err:
+                log_fault(logger, "expiry failed", err)
 
     def sweep(self, *, now: float) -> None:
         """Remove what has expired: jobs, then sessions, then key sets no session needs."""
