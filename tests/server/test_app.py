@@ -278,7 +278,7 @@ def test_a_full_disk_is_a_clear_answer_and_the_session_goes_on_after(
     app: Joined, http: httpx.Client, alice: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, data = alice.open().session, request_bytes(alice, steps=1)
-    from heatfhe.server import routes
+    from heatfhe.server import uploads
 
     class Full:
         def __enter__(self) -> Any:
@@ -292,7 +292,7 @@ def test_a_full_disk_is_a_clear_answer_and_the_session_goes_on_after(
 
     real = Path.open
     with monkeypatch.context() as patch:
-        patch.setattr(routes.Path, "open", lambda self, mode="r", *a: Full() if mode == "xb" else real(self, mode, *a))
+        patch.setattr(uploads.Path, "open", lambda self, mode="r", *a: Full() if mode == "xb" else real(self, mode, *a))
         answer = post(http, session, data, "full-key-1")
     assert code(answer) == (507, "disk_full")
     assert "retry-after" in answer.headers

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from heatfhe.errors import FileFormatError
 from heatfhe.files import read_json, write_json
@@ -182,18 +182,21 @@ class JobStore:
         with self._lock:
             return sorted((j for j in self._jobs.values() if j.client == client), key=lambda j: j.created)
 
-    def output(self, job: Job, step: int) -> bytes:
-        """The message with the ciphertexts of a step."""
+    def open_output(self, job: Job, step: int) -> BinaryIO:
+        """The message with the ciphertexts of a step, open for reading."""
         path = self.folder(job.client, job.job) / f"output-{step:04d}"
         if step >= job.steps:
             raise Refusal("not_found", f"the job has {job.steps} steps", "ask for a step it has")
-        if step >= job.outputs or not path.exists():
+        if step >= job.outputs:
             if job.state in ENDED:
                 raise Refusal(
                     "not_ready", f"the job ended before step {step}", "submit a new job", facts={"state": job.state}
                 )
             raise Refusal("not_ready", f"step {step} is not ready", "listen to the job's events", retry_after=1)
-        return path.read_bytes()
+        try:
+            return path.open("rb")
+        except FileNotFoundError as err:
+            raise Refusal("not_found", "the job has just been removed", "submit a new job") from err
 
     def forget(self, session: str) -> None:
         """Remove the jobs of a deleted session."""

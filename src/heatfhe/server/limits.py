@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rate limits: one token bucket per caller, kept in bounded memory."""
+"""What one caller may use at once: a bucket of requests, slots for transfers, lanes of threads, a lock of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from heatfhe.wire import Refusal
 
@@ -20,7 +23,8 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def check(self, caller: str, now: float, *, cost: float = 1.0) -> None:
-        """Take from the caller's bucket, or refuse with the seconds until it would do."""
+        """Take from the caller's bucket, or refuse with the seconds until it would do. No cost exceeds a full one."""
+        cost = min(cost, float(self._burst))
         with self._lock:
             left, then = self._buckets.pop(caller, (float(self._burst), now))
             left = min(self._burst, left + max(0.0, now - then) * self._per_second)
@@ -31,3 +35,66 @@ class RateLimiter:
         if not allowed:
             wait = (cost - left) / self._per_second
             raise Refusal("rate", "too many requests", f"wait {wait:.1f} s and try again", retry_after=wait)
+
+
+class Slots:
+    """At most ``most`` transfers of one kind for every client at once. For the event loop alone."""
+
+    def __init__(self, what: str, most: int, *, retry_after: float = 1.0) -> None:
+        self._what, self._most, self._wait = what, most, retry_after
+        self._held: Counter[str] = Counter()
+
+    def check(self, client: str) -> None:
+        """Refuse where every slot of a client is taken."""
+        if self._held[client] >= self._most:
+            what = f"{self._most} {self._what} of this client are on their way"
+            raise Refusal("rate", what, "let one end first", retry_after=self._wait)
+
+    @contextmanager
+    def taken(self, client: str) -> Iterator[None]:
+        """Hold a slot."""
+        self.check(client)
+        self._held[client] += 1
+        try:
+            yield
+        finally:
+            self._held[client] -= 1
+            if not self._held[client]:
+                del self._held[client]
+
+
+class Lanes:
+    """Every client has ``wide`` lanes: who finds its own full waits, and takes nothing that others wait for.
+
+    All requests share one pool of threads. Without lanes one client whose calls are slow would fill it.
+    """
+
+    def __init__(self, wide: int) -> None:
+        self._wide = wide
+        self._lanes: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Wait for a lane and hold it."""
+        free, users = self._lanes.setdefault(client, (asyncio.Semaphore(self._wide), []))
+        users.append(None)
+        try:
+            async with free:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                self._lanes.pop(client, None)
+
+
+class ClientLocks:
+    """One lock per client, so that nobody waits for another's disk work."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.RLock] = {}
+
+    def of(self, client: str) -> threading.RLock:
+        """The lock of a client. Their number is that of the registered clients, so none is ever dropped."""
+        with self._guard:
+            return self._locks.setdefault(client, threading.RLock())

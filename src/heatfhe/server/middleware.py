@@ -41,7 +41,7 @@ class Guard:
 
         async def bounded_receive() -> MutableMapping[str, Any]:
             nonlocal taken, whole
-            if status:  # the answer has begun: only a disconnect can come
+            if status or whole:  # the answer has begun, or all was read: only a disconnect can come
                 return await receive()
             left = self._seconds - (time.monotonic() - began)
             try:

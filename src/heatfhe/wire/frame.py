@@ -212,7 +212,8 @@ def _header(data: bytearray, limits: Limits, kinds: tuple[str, ...]) -> Header |
     if len(data) < PREFIX.size + length:
         return None
     text = bytes(data[PREFIX.size : PREFIX.size + length])
-    said = strict_json(text, limit=limits.header_bytes)
+    items = 64 + 3 * limits.blocks  # a block has three fields; the rest of a header has a dozen
+    said = strict_json(text, limit=limits.header_bytes, items=items)
     if canonical_json(said) != text:
         raise WireError("a message header is not canonical JSON; see docs/formats.md")
     fields = Fields(said, of="message header")

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One client does not take what the others need: memory, the event loop, threads, locks, turns on a device."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from heatfhe.files import parse_json
+from heatfhe.server import ModelSource
+from heatfhe.server.limits import RateLimiter
+from heatfhe.wire import MEDIA_TYPE, Refusal
+from tests.server.serving import Joined, joined, on_socket, wait_for
+
+LARGE, PIECE, DOWNLOADS = 8 << 20, 128 << 10, 8
+JS = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def app(source: ModelSource, home: Path) -> Iterator[Joined]:
+    with joined(source, home) as running:
+        service = running.service
+        service.models["large"] = replace(service.models["tiny"], bundle=bytes(range(256)) * (LARGE // 256))
+        yield running
+
+
+def bearer(app: Joined, name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {app.token(name)}"}
+
+
+# -- answers nobody reads ----------------------------------------------------------------------------------------------
+
+
+def test_a_large_answer_goes_out_in_pieces_each_after_the_one_before(app: Joined) -> None:
+    sizes: list[int] = []
+
+    async def ask() -> None:
+        stuck = asyncio.Event()
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+            "path": "/v1/models/large/bundle", "raw_path": b"", "query_string": b"", "root_path": "",
+            "headers": [(k.encode(), v.encode()) for k, v in bearer(app, "alice").items()],
+            "client": ("127.0.0.1", 1), "server": ("joined", 80),
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            await stuck.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                sizes.append(len(message["body"]))
+                if len(sizes) == 3:  # the caller stops reading here
+                    stuck.set()
+                    await asyncio.Event().wait()
+
+        await app.app(scope, receive, send)
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+    assert sizes == [PIECE] * 3
+
+
+def test_clients_that_do_not_read_hold_a_few_pieces_and_not_the_whole(app: Joined) -> None:
+    """24 downloads of 8 MiB whose callers read one line: 8 have a piece each in memory, 16 are refused."""
+    head = "".join(f"{k}: {v}\r\n" for k, v in bearer(app, "mallory").items())
+    ask = f"GET /v1/models/large/bundle HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode()
+    with on_socket(app, per_address=None) as url:
+        links = [socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) for _ in range(24)]
+        try:
+            said = []
+            for link in links:
+                link.settimeout(60)
+                link.sendall(ask)
+                said.append(link.recv(12))
+            assert sorted(said) == [b"HTTP/1.1 200"] * DOWNLOADS + [b"HTTP/1.1 429"] * (24 - DOWNLOADS)
+            held = sum(link.transport.get_write_buffer_size() for link in list(app.connections))
+            assert held <= DOWNLOADS * (PIECE + 4096)
+            answer = httpx.get(f"{url}/v1/models/large/bundle", headers=bearer(app, "alice"), timeout=60)
+            assert answer.content == bytes(range(256)) * (LARGE // 256)  # another client's is whole
+        finally:
+            for link in links:
+                link.close()
+        again = bearer(app, "mallory")
+        wait_for(lambda: httpx.get(f"{url}/v1/models/large/bundle", headers=again, timeout=60).status_code == 200)
+
+
+# -- work on the event loop --------------------------------------------------------------------------------------------
+
+
+class Parser:
+    """In place of ``parse_json``: says that it was called, and goes on when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.called, self.go = threading.Event(), threading.Event()
+        monkeypatch.setattr("heatfhe.wire.strict.parse_json", self.parse)
+
+    def parse(self, *args: Any, **options: Any) -> Any:
+        self.called.set()
+        assert self.go.wait(20), "nobody else was served meanwhile"
+        return parse_json(*args, **options)
+
+
+def message() -> bytes:
+    header = b'{"kind":"job"}'
+    return b"HEATFHE1\x01\x00\x00\x00" + len(header).to_bytes(4, "little") + header + bytes(400)
+
+
+@pytest.mark.parametrize("kind", ["manifest", "session", "job"])
+def test_others_are_served_while_a_body_is_parsed(app: Joined, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    client = app.client("mallory", model="tiny")
+    session = client.open().session
+    job = {"content-type": MEDIA_TYPE, "idempotency-key": "k" * 12}
+    send: dict[str, Callable[[httpx.Client], httpx.Response]] = {
+        "manifest": lambda http: http.post("/v1/keysets", content=b"{}", headers=JS),
+        "session": lambda http: http.post("/v1/sessions", content=b"{}", headers=JS),
+        "job": lambda http: http.post(f"/v1/sessions/{session}/jobs", content=message(), headers=job),
+    }
+    headers = dict(client._link._client.headers)
+    with (
+        httpx.Client(base_url="http://joined", transport=app.transport, headers=headers) as http,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        parser = Parser(monkeypatch)
+        waiting = pool.submit(send[kind], http)
+        assert parser.called.wait(20)
+        served = pool_get(app, "/healthz")
+        parser.go.set()
+        assert (served, waiting.result(timeout=60).status_code) == (200, 400)
+
+
+def pool_get(app: Joined, path: str) -> int:
+    with httpx.Client(base_url="http://joined", transport=app.transport) as http, ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: http.get(path).status_code).result(timeout=15)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/keysets", b'{"config_id":"x","keys":[' + b"1," * 900_000 + b"1]}"),
+        ("/v1/keysets", b"[" + b"[]," * 600_000 + b"1]"),
+        ("/v1/sessions", b'{"a":[' + b"1," * 1900 + b"1]}"),
+        ("/v1/sessions", b'{"a":"' + b"x" * 100_000 + b'"}'),
+    ],
+)
+def test_a_body_with_too_many_values_is_refused_before_it_is_parsed(
+    app: Joined, monkeypatch: pytest.MonkeyPatch, path: str, body: bytes
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("heatfhe.wire.strict.parse_json", lambda *_a, **_o: calls.append(1) or {})
+    with app.http("mallory") as http:
+        answer = http.post(path, content=body, headers=JS)
+    assert answer.status_code in (400, 413)
+    assert calls == []
+
+
+def test_the_largest_legal_manifest_passes_the_early_caps(app: Joined) -> None:
+    config = app.client("alice", model="tiny").config.config_id
+    keys = [{"name": f"{i:0128d}", "size": 1 << 30, "sha256": f"{i:064x}"} for i in range(4096)]
+    body = json.dumps({"config_id": config, "keys": keys}).encode()
+    with app.http("carol") as http:
+        answer = http.post("/v1/keysets", content=body, headers=JS)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "quota")  # it was read; 4 TiB do not fit
+
+
+def test_large_json_costs_more_of_a_clients_rate(source: ModelSource, tmp_path: Path) -> None:
+    """1 MiB costs as much as 64 small requests, and is refused before its body is read."""
+    with joined(source, tmp_path, requests_per_second=1e-6, request_burst=200) as app, app.http() as http:
+        body = b'{"config_id":"' + b"x" * (1 << 20) + b'"}'
+        answers = [http.post("/v1/keysets", content=body, headers=JS).status_code for _ in range(5)]
+        assert answers == [400, 400, 400, 429, 429]
+
+
+def test_no_cost_exceeds_a_full_bucket() -> None:
+    rates = RateLimiter(per_second=1, burst=4)
+    rates.check("a", 0.0, cost=1000.0)
+    with pytest.raises(Refusal):
+        rates.check("a", 0.0)
+    rates.check("a", 1.0)
+
+
+# -- threads and locks -------------------------------------------------------------------------------------------------
+
+
+def test_one_clients_slow_calls_leave_threads_for_the_others(app: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests share 40 threads: 60 calls of one client that wait must not take them all."""
+    go, real = threading.Event(), app.service.keys.all
+    monkeypatch.setattr(app.service.keys, "all", lambda c: go.wait(40) and [] if c == "mallory" else real(c))
+    with app.http("mallory") as mallory, app.http("alice") as alice, ThreadPoolExecutor(61) as pool:
+        slow = [pool.submit(mallory.get, "/v1/keysets") for _ in range(60)]
+        try:
+            served = pool.submit(alice.get, "/v1/keysets").result(timeout=20)
+            assert served.status_code == 200
+        finally:
+            go.set()
+        assert {call.result(timeout=60).status_code for call in slow} == {200}
