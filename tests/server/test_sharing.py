@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import socket
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from heatfhe.files import parse_json
@@ -203,3 +205,36 @@ def test_one_clients_slow_calls_leave_threads_for_the_others(app: Joined, monkey
         finally:
             go.set()
         assert {call.result(timeout=60).status_code for call in slow} == {200}
+
+
+def test_a_clients_long_hash_holds_up_nobody_else(app: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last chunk of a key is hashed whole, for a second per gigabyte: other clients' key sets go on meanwhile."""
+    from heatfhe.server import keys
+
+    config = app.client("alice", model="tiny").config.config_id
+    started, go, real = threading.Event(), threading.Event(), keys.file_digest
+
+    def digest(path: Path) -> str:
+        started.set()
+        assert go.wait(20), "nobody else was served meanwhile"
+        return real(path)
+
+    def upload(http: httpx.Client, data: bytes) -> int:
+        sha = hashlib.sha256(data).hexdigest()
+        manifest = {"config_id": config, "keys": [{"name": "r", "size": len(data), "sha256": sha}]}
+        key_set = http.post("/v1/keysets", json=manifest).json()["key_set"]
+        headers = {"content-type": "application/octet-stream", "x-chunk-sha256": sha}
+        path = f"/v1/keysets/{key_set}/blobs/{sha}?offset=0"
+        return http.put(path, content=data, headers=headers).status_code
+
+    with app.http("mallory") as mallory, app.http("alice") as alice, ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(keys, "file_digest", digest)
+        slow = pool.submit(upload, mallory, np.random.default_rng(1).bytes(1000))
+        try:
+            assert started.wait(20)
+            monkeypatch.setattr(keys, "file_digest", real)
+            assert pool.submit(upload, alice, np.random.default_rng(2).bytes(1000)).result(timeout=15) == 200
+            assert alice.get("/v1/keysets").status_code == 200
+        finally:
+            go.set()
+        assert slow.result(timeout=60) == 200

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from heatfhe.errors import FileFormatError, MissingKeyError
 from heatfhe.files import file_digest, read_json, write_json
 from heatfhe.server.disk import append, disk_errors
+from heatfhe.server.locks import ClientLocks
 from heatfhe.server.quota import Quota
 from heatfhe.wire import KeyManifest, Refusal, looks_secret, name_is_secret
 
@@ -60,7 +60,7 @@ class KeyStore:
 
     def __init__(self, folder: Path, *, quota: Quota, most: int) -> None:
         self._folder, self._quota, self._most = folder, quota, most
-        self._lock = threading.RLock()
+        self._locks = ClientLocks()  # a key of a gigabyte is hashed under its owner's lock: nobody else waits
 
     def register(self, client: str, manifest: KeyManifest, *, now: float) -> KeySetStatus:
         """Announce a key set; answers what is still missing. Doing it twice is harmless."""
@@ -72,7 +72,7 @@ class KeyStore:
                     "send evaluation keys only; if the secret has left your machine, make new keys",
                 )
         key_set = manifest.key_set
-        with self._lock:
+        with self._locks.of(client):
             for entry in manifest.keys:
                 blob = self._blob(client, entry.sha256)
                 if blob.exists() and blob.stat().st_size != entry.size:
@@ -94,7 +94,7 @@ class KeyStore:
 
     def status(self, client: str, key_set: str) -> KeySetStatus:
         """What has arrived of a key set."""
-        with self._lock:
+        with self._locks.of(client):
             manifest, body = self._load(client, key_set)
             missing = {}
             for entry in manifest.keys:
@@ -112,12 +112,12 @@ class KeyStore:
 
     def all(self, client: str) -> list[KeySetStatus]:
         """Every key set of a client."""
-        with self._lock:
+        with self._locks.of(client):
             return [self.status(client, p.stem) for p in sorted((self._folder / client / "keysets").glob("*.json"))]
 
     def append(self, client: str, key_set: str, sha256: str, offset: int, chunk: bytes, digest: str) -> int:
         """Add a chunk of one key at its end; returns how many bytes have arrived. Checks the chunk's own hash first."""
-        with self._lock:
+        with self._locks.of(client):
             manifest, _ = self._load(client, key_set)
             entry = next((k for k in manifest.keys if k.sha256 == sha256), None)
             if entry is None:
@@ -152,7 +152,7 @@ class KeyStore:
 
     def touch(self, client: str, key_set: str, *, now: float) -> None:
         """Note that a key set was used, at most once a minute."""
-        with self._lock:
+        with self._locks.of(client):
             manifest, body = self._load(client, key_set)
             if now - body["used"] >= 60:
                 with disk_errors():
@@ -161,7 +161,7 @@ class KeyStore:
 
     def delete(self, client: str, key_set: str) -> None:
         """Remove a key set and every blob no other set of this client needs."""
-        with self._lock:
+        with self._locks.of(client):
             manifest, _ = self._load(client, key_set)
             self._record(client, key_set).unlink()
             kept = {
@@ -177,8 +177,8 @@ class KeyStore:
     def expire(self, *, now: float, after: float, keep: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:
         """Delete key sets not used for ``after`` seconds, except those in ``keep``; returns (client, key set)."""
         kept, gone = set(keep), []
-        with self._lock:
-            for client in sorted(p.name for p in self._folder.iterdir() if p.is_dir()):
+        for client in sorted(p.name for p in self._folder.iterdir() if p.is_dir()):
+            with self._locks.of(client):
                 for status in self.all(client):
                     if now - status.used > after and (client, status.key_set) not in kept:
                         self.delete(client, status.key_set)

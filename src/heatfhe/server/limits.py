@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one caller may use at once: a bucket of requests, slots for transfers, lanes of threads, a lock of its own."""
+"""What one caller may use at once: a bucket of requests, slots for transfers, lanes of threads."""
 
 from __future__ import annotations
 
@@ -85,16 +85,3 @@ class Lanes:
             users.pop()
             if not users:
                 self._lanes.pop(client, None)
-
-
-class ClientLocks:
-    """One lock per client, so that nobody waits for another's disk work."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._locks: dict[str, threading.RLock] = {}
-
-    def of(self, client: str) -> threading.RLock:
-        """The lock of a client. Their number is that of the registered clients, so none is ever dropped."""
-        with self._guard:
-            return self._locks.setdefault(client, threading.RLock())

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heatfhe.server.disk import folder_bytes, need_room
+from heatfhe.server.locks import ClientLocks
 from heatfhe.wire import Refusal
 
 INCOMING = "incoming"  # uploads on their way; they count by what they were announced with
@@ -31,27 +32,29 @@ class Quota:
     def __init__(self, folder: Path, *, most: int, reserve: int) -> None:
         self._folder, self._most, self._reserve = folder, most, reserve
         self._held: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock, self._locks = threading.Lock(), ClientLocks()
 
     def check(self, client: str, size: int) -> None:
         """Refuse bytes that this client, or the disk, has no room for."""
-        with self._lock:
-            self._check(client, size)
+        with self._locks.of(client):
+            self._take(client, size, kept=0)
 
     @contextmanager
     def hold(self, client: str, size: int) -> Iterator[None]:
         """Set bytes aside while an upload of this size is on its way: uploads at once cannot share the same room."""
-        with self._lock:
-            self._check(client, size)
-            self._held[client] += size
+        with self._locks.of(client):
+            self._take(client, size, kept=size)
         try:
             yield
         finally:
             with self._lock:
                 self._held[client] -= size
 
-    def _check(self, client: str, size: int) -> None:
+    def _take(self, client: str, size: int, *, kept: int) -> None:
+        """Counting a client's files takes a while, so only the client's own lock is held meanwhile."""
         used = client_bytes(self._folder / client) + self._held[client]
         if used + size > self._most:
             raise over_quota(size, used, self._most)
-        need_room(self._folder, size + self._held.total(), reserve=self._reserve)
+        with self._lock:
+            need_room(self._folder, size + self._held.total(), reserve=self._reserve)
+            self._held[client] += kept
