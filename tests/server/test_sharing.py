@@ -238,3 +238,55 @@ def test_a_clients_long_hash_holds_up_nobody_else(app: Joined, monkeypatch: pyte
         finally:
             go.set()
         assert slow.result(timeout=60) == 200
+
+
+# -- ended jobs --------------------------------------------------------------------------------------------------------
+
+
+def ended_job(app: Joined, client: str, number: int) -> str:
+    """A job of a client that has ended, made without running it."""
+    service = app.service
+    upload = app.home / f"upload-{client}-{number}"
+    upload.write_bytes(b"x")
+    job = service.jobs.create(
+        client, session="0" * 32, mode="free", steps=1, inputs=1, pending=False, units=1, upload=upload, digest="",
+        idempotency=f"{client}-key-{number:04d}", now=1000.0 + number,
+    )  # fmt: skip
+    service.dispatcher._end(job.job, "failed", "engine_failed", "made by a test")
+    return str(job.job)
+
+
+def test_ended_jobs_come_in_pages_newest_first(app: Joined) -> None:
+    made = [ended_job(app, "paula", i) for i in range(230)]
+    with app.http("paula") as http:
+        pages, before = [], {}
+        while len(pages) < 5 and (page := http.get("/v1/jobs", params=before).json()["jobs"]):
+            pages.append([row["job"] for row in page])
+            before = {"before": page[0]["job"]}
+        assert [len(page) for page in pages] == [100, 100, 30]
+        assert pages[2] + pages[1] + pages[0] == made
+        assert [row["job"] for row in http.get("/v1/jobs", params={"limit": 2}).json()["jobs"]] == made[-2:]
+        assert http.get("/v1/jobs", params={"limit": 101}).status_code == 400
+        assert http.get("/v1/jobs", params={"before": "0" * 32}).status_code == 404
+    with app.http("alice") as http:
+        assert http.get("/v1/jobs", params={"before": made[0]}).status_code == 404  # no job of hers
+
+
+def test_a_client_keeps_its_newest_ended_jobs_only(source: ModelSource, tmp_path: Path) -> None:
+    with joined(source, tmp_path, ended_jobs_per_client=5) as app:
+        ended_job(app, "bob", 0)
+        made = [ended_job(app, "alice", i) for i in range(12)]
+        assert [j.job for j in app.service.jobs.of("alice")] == made[-5:]
+        assert sorted(p.name for p in (tmp_path / "server" / "clients" / "alice" / "jobs").iterdir()) == sorted(
+            made[-5:]
+        )
+        assert len(app.service.jobs.of("bob")) == 1
+        assert set(app.service.events._events) == {j.job for c in ("alice", "bob") for j in app.service.jobs.of(c)}
+
+
+def test_an_ended_job_keeps_few_events(app: Joined) -> None:
+    job = ended_job(app, "eve", 0)
+    for unit in range(300):
+        app.service.events.publish(job, unit=unit)
+    app.service.events.settle(job)
+    assert [facts["unit"] for _, facts in app.service.events.since(job, 0)] == list(range(284, 300))

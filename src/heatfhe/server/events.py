@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import Any
 
-_KEPT = 256
+_KEPT, _KEPT_OF_ENDED = 256, 16
 FACTS = frozenset(
     {"state", "ahead", "unit", "units", "kind", "step", "steps", "bootstrap", "bootstraps", "eta_s", "outputs", "error"}
 )
@@ -42,6 +42,12 @@ class EventHub:
         """Events after a number; those too old to be kept are left out."""
         with self._lock:
             return [pair for pair in self._events.get(job, ()) if pair[0] > number]
+
+    def settle(self, job: str) -> None:
+        """Keep only the last events of a job that has ended: records of ended jobs stay for a day."""
+        with self._lock:
+            if (row := self._events.get(job)) is not None:
+                self._events[job] = deque(list(row)[-_KEPT_OF_ENDED:], maxlen=_KEPT_OF_ENDED)
 
     def forget(self, job: str) -> None:
         """Drop the events of a job that is gone."""

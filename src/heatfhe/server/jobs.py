@@ -180,7 +180,15 @@ class JobStore:
     def of(self, client: str) -> list[Job]:
         """Every job of a client, oldest first."""
         with self._lock:
-            return sorted((j for j in self._jobs.values() if j.client == client), key=lambda j: j.created)
+            return sorted((j for j in self._jobs.values() if j.client == client), key=lambda j: (j.created, j.job))
+
+    def page(self, client: str, *, before: str | None, most: int) -> list[Job]:
+        """The newest ``most`` jobs of a client, or those older than ``before``; oldest first."""
+        found = self.of(client)
+        if before is not None:
+            last = self.get(client, before)
+            found = [j for j in found if (j.created, j.job) < (last.created, last.job)]
+        return found[-most:]
 
     def open_output(self, job: Job, step: int) -> BinaryIO:
         """The message with the ciphertexts of a step, open for reading."""
@@ -208,6 +216,13 @@ class JobStore:
         """Remove jobs that ended more than ``after`` seconds ago."""
         with self._lock:
             for job in [j for j in self._jobs.values() if j.state in ENDED and now - j.ended > after]:
+                self._remove(job)
+
+    def keep_newest(self, client: str, most: int) -> None:
+        """Remove the oldest ended jobs of a client, so that at most ``most`` of them are kept."""
+        with self._lock:
+            ended = sorted((j for j in self.of(client) if j.state in ENDED), key=lambda j: j.ended)
+            for job in ended[: max(0, len(ended) - most)]:
                 self._remove(job)
 
     def _remove(self, job: Job) -> None:

@@ -28,11 +28,13 @@ Identifier = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$")]
 ModelName = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+=-]{0,127}$")]
 StepNumber = Annotated[int, PathParameter(ge=0, le=4096)]
 Offset = Annotated[int, Query(ge=0, le=1 << 34)]
+PageSize = Annotated[int, Query(ge=1, le=100)]
+Before = Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")]
 ChunkDigest = Annotated[str, Header(pattern=r"^[0-9a-f]{64}$")]
 IdempotencyKey = Annotated[str, Header(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 _MANIFEST_BYTES, _MANIFEST_ITEMS = 2 << 20, 3 * 4096 + 8  # 4096 keys of three fields each
 _SESSION_BYTES, _SESSION_ITEMS = 4096, 16
-_BEAT = 15.0
+_BEAT, _PAGE = 15.0, 100
 
 
 def make_router(service: Service) -> APIRouter:
@@ -175,9 +177,10 @@ def _jobs(gate: Gate, service: Service, add: Callable[..., None]) -> None:
                 )
         return JSONResponse(job.as_json(), status_code=202 if fresh else 200)
 
-    async def list_jobs(request: Request, token: Token) -> JSONResponse:
+    async def list_jobs(request: Request, token: Token, before: Before = None, limit: PageSize = _PAGE) -> JSONResponse:
         client = gate.caller(request, token)
-        return JSONResponse({"jobs": [j.as_json() for j in service.jobs.of(client)]})
+        found = await gate.act(client, lambda: service.jobs.page(client, before=before, most=limit))
+        return JSONResponse({"jobs": [j.as_json() for j in found]})
 
     async def get_job(request: Request, job: Identifier, token: Token) -> JSONResponse:
         return JSONResponse(service.jobs.get(gate.caller(request, token), job).as_json())
@@ -190,7 +193,7 @@ def _jobs(gate: Gate, service: Service, add: Callable[..., None]) -> None:
     queued[200] = queued[202]
     job_body = d.body(d.BINARY, d.MESSAGE)
     add("POST", "/v1/sessions/{session}/jobs", add_job, queued, status_code=202, openapi_extra=job_body)
-    add("GET", "/v1/jobs", list_jobs, d.answers(d.listing("jobs", d.JOB)))
+    add("GET", "/v1/jobs", list_jobs, d.answers(d.listing("jobs", d.JOB, _PAGE), 404))
     add("GET", "/v1/jobs/{job}", get_job, d.answers(d.JOB, 404))
     add("POST", "/v1/jobs/{job}/cancel", cancel_job, d.answers(d.JOB, 404))
 

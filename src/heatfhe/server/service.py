@@ -279,6 +279,8 @@ class Service:
 
     def _ended(self, job: Job) -> None:
         (self.jobs.folder(job.client, job.job) / "request.bin").unlink(missing_ok=True)
+        self.events.settle(job.job)
+        self.jobs.keep_newest(job.client, self.settings.ended_jobs_per_client)
 
     def _sweep(self) -> None:
         while not self._stop.wait(60):

@@ -14,7 +14,8 @@ DAY = 86_400
 _POSITIVE = (
     *("resident_workers", "queue_jobs", "queue_jobs_per_client", "sessions_per_client", "key_sets_per_client"),
     *("client_bytes", "chunk_bytes", "max_steps", "key_seconds", "session_seconds", "job_seconds"),
-    *("requests_per_second", "request_burst", "body_seconds", "request_bytes"),
+    *("requests_per_second", "request_burst", "body_seconds", "request_bytes", "ended_jobs_per_client"),
+    "turn_seconds",
 )
 
 
@@ -56,6 +57,8 @@ class Settings:
     worker_bytes: int | None = None
     queue_jobs: int = 64
     queue_jobs_per_client: int = 8
+    ended_jobs_per_client: int = 256
+    turn_seconds: float = 5.0
     sessions_per_client: int = 32
     key_sets_per_client: int = 4
     client_bytes: int = 1 << 36
