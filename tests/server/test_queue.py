@@ -34,6 +34,43 @@ def test_no_client_waits_for_two_jobs_of_another(jobs: list[str]) -> None:
             assert len(between) == len(set(between))
 
 
+@given(steps=st.lists(st.tuples(st.sampled_from(["put", "take", "back"]), st.sampled_from("abc")), max_size=60))
+def test_whoever_was_served_longest_ago_comes_next(steps: list[tuple[str, str]]) -> None:
+    """Over any order of arrivals, ends and yields: of the clients that wait, the least recently served one is taken."""
+    queue = FairQueue(most=100, most_per_client=100)
+    waiting: dict[str, list[str]] = {c: [] for c in "abc"}
+    served, running = dict.fromkeys("abc", 0), list[str]()
+    for number, (what, client) in enumerate(steps, start=1):
+        if what == "put":
+            queue.put(client, f"s{number}", f"{client}{number}")
+            waiting[client].append(f"{client}{number}")
+        elif what == "take":
+            job = queue.take(timeout=0)
+            ready = [c for c in "abc" if waiting[c]]
+            assert (job is None) == (not ready)
+            if job is not None:
+                assert served[job[0]] == min(served[c] for c in ready)
+                assert job == waiting[job[0]].pop(0)
+                served[job[0]] = number
+                running.append(job)
+        elif running:  # the oldest running job gives up its turn
+            job = running.pop(0)
+            assert queue.others_wait(job[0]) == any(waiting[c] for c in "abc" if c != job[0])
+            queue.put(job[0], f"s{job[1:]}", job, first=True)
+            queue.release(f"s{job[1:]}")
+            waiting[job[0]].insert(0, job)
+
+
+def test_a_client_that_was_just_served_does_not_come_before_one_that_was_not() -> None:
+    queue = FairQueue(most=10, most_per_client=10)
+    queue.put("long", "s", "first")
+    assert queue.take(timeout=0) == "first"
+    queue.put("long", "t", "second")  # while the first one runs, and before the other client comes
+    queue.put("short", "u", "quick")
+    assert (queue.ahead("quick"), queue.ahead("second")) == (0, 1)
+    assert [queue.take(timeout=0), queue.take(timeout=0)] == ["quick", "second"]
+
+
 def test_a_session_runs_one_job_at_a_time() -> None:
     queue = FairQueue(most=10, most_per_client=10)
     for job in ("one", "two"):

@@ -21,8 +21,9 @@ import pytest
 from heatfhe.files import parse_json
 from heatfhe.server import ModelSource
 from heatfhe.server.limits import RateLimiter
+from heatfhe.server.queue import FairQueue
 from heatfhe.wire import MEDIA_TYPE, Refusal
-from tests.server.serving import Joined, joined, on_socket, wait_for
+from tests.server.serving import Joined, joined, on_socket, served_circuit, wait_for
 
 LARGE, PIECE, DOWNLOADS = 8 << 20, 128 << 10, 8
 JS = {"content-type": "application/json"}
@@ -290,3 +291,64 @@ def test_an_ended_job_keeps_few_events(app: Joined) -> None:
         app.service.events.publish(job, unit=unit)
     app.service.events.settle(job)
     assert [facts["unit"] for _, facts in app.service.events.since(job, 0)] == list(range(284, 300))
+
+
+# -- turns on a device -------------------------------------------------------------------------------------------------
+
+
+def test_a_long_job_gives_way_to_a_short_one_and_both_are_right(
+    source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One device: a job of 14 steps runs when another client's job of one step comes, and the short one ends first."""
+    with joined(source, tmp_path, turn_seconds=1e-6) as app, ThreadPoolExecutor(2) as pool:
+        alice, bob = app.client("alice"), app.client("bob")
+        alice.generate([1], 1)  # her worker is open: else her first turn would last four times as long as that takes
+        bob.upload_keys()
+        dispatcher, both = app.service.dispatcher, threading.Event()
+        real, states = dispatcher._describe, list[str]()
+
+        def describe(job: Any) -> Any:
+            assert both.wait(60)  # until both jobs are there
+            return real(job)
+
+        monkeypatch.setattr(dispatcher, "_describe", describe)
+        facts = lambda event: states.append(event.get("state", ""))  # noqa: E731
+        long = pool.submit(lambda: alice.generate([1, 2], 14, keep=True, facts=facts))
+        wait_for(lambda: dispatcher.running or app.service.jobs.active(client="alice"))
+        wait_for(lambda: not len(app.service.queue))  # the device has taken hers
+        short = pool.submit(lambda: bob.generate([3], 1, keep=True))
+        wait_for(lambda: len(app.service.queue) == 1)
+        both.set()
+        assert list(short.result(120).tokens) == served_circuit().generate([3], 1).tokens
+        assert list(long.result(120).tokens) == served_circuit().generate([1, 2], 14).tokens
+        (hers,) = app.service.jobs.of("alice")
+        (his,) = app.service.jobs.of("bob")
+        assert hers.started < his.started < his.ended < hers.ended
+        assert "queued" in states[states.index("running") :]
+
+
+def test_a_job_is_cancelled_while_it_waits_for_its_next_turn(app: Joined) -> None:
+    from heatfhe.server.dispatch import Dispatcher
+
+    service = app.service
+    queue = FairQueue(most=9, most_per_client=9)
+    ended: list[str] = []
+    dispatcher = Dispatcher(
+        [], queue, service.jobs, service.events, service.metrics, lambda _job: ((), {}, {}),
+        lambda job: ended.append(job.state),
+    )  # fmt: skip
+    for early in (True, False):
+        upload = app.home / f"turn-{early}"
+        upload.write_bytes(b"x")
+        job = service.jobs.create(
+            "tom", session="1" * 32, mode="free", steps=9, inputs=1, pending=False, units=9, upload=upload, digest="",
+            idempotency=f"turn-key-{early}", now=1.0,
+        )  # fmt: skip
+        if early:
+            dispatcher.cancel(job)  # it was running: only noted
+        dispatcher._settle(job, {"end": job.job, "state": "yielded"})
+        if not early:
+            assert (len(queue), service.jobs.get("tom", job.job).state) == (1, "queued")
+            dispatcher.cancel(job)
+        assert (len(queue), service.jobs.get("tom", job.job).state) == (0, "cancelled")
+    assert ended == ["cancelled"] * 2

@@ -114,6 +114,33 @@ def test_killed_after_any_unit_it_ends_the_same(
     assert facts[-1]["outputs"] == steps
 
 
+@settings(deadline=None, max_examples=25)
+@given(inputs=st.integers(1, 3), steps=st.integers(1, 4), turns=st.lists(st.integers(1, 4), max_size=6))
+def test_a_job_that_gives_up_its_turn_after_any_unit_ends_the_same(
+    tmp_path_factory: pytest.TempPathFactory, inputs: int, steps: int, turns: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("work")
+    order, work = task(folder), message(folder, inputs, steps)
+    whole, spent = False, 0
+    for turn in turns:
+        asked: list[int] = []
+
+        def yielding(turn: int = turn, asked: list[int] = asked) -> bool:
+            asked.append(1)
+            return len(asked) >= turn
+
+        whole = perform(
+            Chain(), work, order, emit=lambda _f: None, cancelled=lambda: False, yielding=yielding
+        )  # fmt: skip
+        spent = min(spent + turn, inputs - 1 + steps)
+        assert whole == (spent == inputs - 1 + steps)
+        assert Journal(folder / "session").head().units == spent
+        if whole:
+            break
+    assert whole or perform(Chain(), work, order, emit=lambda _f: None, cancelled=lambda: False)
+    assert outputs(folder / "job") == [b"g%d" % (inputs - 1 + k) for k in range(steps)]
+
+
 def test_a_second_job_first_takes_in_the_pending_token(tmp_path: Path) -> None:
     perform(Chain(), message(tmp_path, 1, 2), task(tmp_path), emit=lambda _f: None, cancelled=lambda: False)
     second = task(tmp_path, pending=True, job="ef" * 16)

@@ -23,8 +23,8 @@ METRICS: dict[str, _Metric] = {
     "heatfhe_queue_jobs": _Metric("gauge", "Jobs waiting."),
     "heatfhe_running_jobs": _Metric("gauge", "Jobs running."),
     "heatfhe_workers": _Metric("gauge", "Worker processes alive."),
-    "heatfhe_queue_seconds": _Metric("histogram", "Time a job waited before it ran."),
-    "heatfhe_job_seconds": _Metric("histogram", "Time a job ran."),
+    "heatfhe_queue_seconds": _Metric("histogram", "Time a job waited before its first turn."),
+    "heatfhe_job_seconds": _Metric("histogram", "Time from a job's first turn to its end."),
 }
 
 

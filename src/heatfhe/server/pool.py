@@ -63,6 +63,10 @@ class WorkerProcess:
         """Ask for the end of a job; it comes at the next bootstrap."""
         self._tell({"cancel": job})
 
+    def give_way(self, job: str) -> None:
+        """Ask a job to give up its turn; it does after the unit it is at."""
+        self._tell({"yield": job})
+
     def stop(self) -> None:
         """End the process."""
         if self._process.stdin:

@@ -58,7 +58,14 @@ class Service:
             Device(d, resident=settings.resident_workers, environment=environment) for d in settings.devices
         ]
         self.dispatcher = Dispatcher(
-            self._devices, self.queue, self.jobs, self.events, self.metrics, self._describe, self._ended
+            self._devices,
+            self.queue,
+            self.jobs,
+            self.events,
+            self.metrics,
+            self._describe,
+            self._ended,
+            turn_seconds=settings.turn_seconds,
         )
         self._submit = threading.Lock()
         self._stop = threading.Event()

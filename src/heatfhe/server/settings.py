@@ -44,7 +44,8 @@ class Settings:
     """Everything a server is told. Sizes are bytes, times seconds.
 
     ``insecure`` allows parameter sets named insecure-...; ``simulate`` runs every plan on the clear engine, which
-    encrypts nothing. ``joined`` lets client code live in the same process: tests of simulated models only.
+    encrypts nothing. ``joined`` lets client code live in the same process: tests of simulated models only. After
+    ``turn_seconds`` a running job gives way at its next unit, if another client waits.
     """
 
     folder: Path

@@ -89,9 +89,18 @@ class Assignment:
 
 
 def perform(
-    runner: Runner, message: MessageFile, task: Assignment, *, emit: Emit, cancelled: Callable[[], bool]
-) -> None:
-    """Run what is left of a job. Every unit is journalled; a process killed at any moment goes on from the last one."""
+    runner: Runner,
+    message: MessageFile,
+    task: Assignment,
+    *,
+    emit: Emit,
+    cancelled: Callable[[], bool],
+    yielding: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Run what is left of a job. Every unit is journalled; a process killed at any moment goes on from the last one.
+
+    False if the job gave up its turn: ``yielding`` is asked after every unit but the last, so that each turn gets on.
+    """
     journal, request = Journal(task.session_folder), JobHead.from_header(message.header)
     with journal.lock():
         journal.tidy()
@@ -134,6 +143,9 @@ def perform(
             )
             journal.write(after)
             emit({"unit": index + 1, "units": len(plan), "outputs": ready})
+            if index + 1 < len(plan) and yielding():
+                return False
+    return True
 
 
 def _ticker(facts: Mapping[str, Any], emit: Emit, cancelled: Callable[[], bool], mean: float, left: int) -> Tick:

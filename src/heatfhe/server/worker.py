@@ -28,23 +28,30 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Orders:
-    """Reads stdin on a thread: run orders queue up, cancel orders act at once, the end of the pipe ends the process."""
+    """Reads stdin on a thread: run orders queue up, the others act at once, the end of the pipe ends the process."""
 
     def __init__(self, stream: TextIO) -> None:
         self.runs: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._cancelled: set[str] = set()
+        self._yielding: set[str] = set()
         self._stream = stream
         threading.Thread(target=self._read, daemon=True).start()
 
     def cancelled(self, job: str) -> bool:
         return job in self._cancelled
 
+    def yielding(self, job: str) -> bool:
+        return job in self._yielding
+
     def _read(self) -> None:
         for line in self._stream:
             order = json.loads(line)
             if "cancel" in order:
                 self._cancelled.add(order["cancel"])
+            elif "yield" in order:
+                self._yielding.add(order["yield"])
             else:
+                self._yielding.discard(order["job"])  # a new turn
                 self.runs.put(order)
         os._exit(0)
 
@@ -89,12 +96,19 @@ def _run(runner: Runner, order: dict[str, Any], orders: _Orders, emit: Any, limi
     )
     try:
         message = MessageFile(task.job_folder / "request.bin", limits, kinds=("job",))
-        perform(runner, message, task, emit=lambda fact: emit({"fact": fact}), cancelled=lambda: orders.cancelled(job))
+        whole = perform(
+            runner,
+            message,
+            task,
+            emit=lambda fact: emit({"fact": fact}),
+            cancelled=lambda: orders.cancelled(job),
+            yielding=lambda: orders.yielding(job),
+        )
     except CancelledWork:
         return {"end": job, "state": "cancelled"}
     except (HeatError, MemoryError, OSError, ArithmeticError, ValueError) as err:
         return {"end": job, "state": "failed", "error": _code(err), "message": _message(err)}
-    return {"end": job, "state": "done"}
+    return {"end": job, "state": "done" if whole else "yielded"}
 
 
 def _code(err: BaseException) -> str:
