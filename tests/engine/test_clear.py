@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import numpy as np
@@ -177,6 +178,52 @@ def test_hostile_bytes_are_refused() -> None:
     for blob in bad:
         with pytest.raises(WireError):
             e.parse(blob)
+
+
+def npy(header: bytes, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    """A value whose array has any header, with its length right."""
+    size = len(header).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return MAGIC + b"\x01\x00" + b"\x93NUMPY" + version + size + header + data
+
+
+def test_other_files_of_numpy_are_refused_by_their_first_bytes() -> None:
+    """Archives, headers that are no dictionary, claims of terabytes: each is a WireError and allocates nothing."""
+    archive, row64 = io.BytesIO(), np.zeros(N).tobytes()
+    np.savez(archive, a=np.zeros(N))
+    start = b"{'descr': '<f8', 'fortran_order': False, 'shape': "
+    bad = [
+        MAGIC + b"\x01\x00" + archive.getvalue(),
+        npy(start + b"(%d,), }\n" % N, row64, version=b"\x02\x00"),
+        npy(start + b"(%d,), }\n" % N, row64 + b"x"),
+        npy(start + b"(999999999, 999999999, %d), }\n" % N, row64),
+        npy(start + b"(0, %d), }\n" % N),
+        npy(start + b"(-1, %d), }\n" % N, row64),
+        npy(start + b"(), }\n", row64[:8]),
+        npy(start + b"(" * 500 + b")" * 500 + b", }\n", row64),
+        npy(b"{'descr': '<c4', 'fortran_order': False, 'shape': (%d,), }\n" % N, row64),
+        npy(b"{'descr': '>f8', 'fortran_order': False, 'shape': (%d,), }\n" % N, row64),
+        npy(b"{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (%d,), }\n" % N, row64),
+        npy(b"\xff" * 64 + b"\n", row64), npy(b"[1][0\n", row64), npy(b"x" * 60_000 + b"\n"), npy(b""),
+    ]  # fmt: skip
+    e = engine()
+    for blob in bad:
+        with pytest.raises(WireError):
+            e.parse(blob)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_changed_value_is_refused_or_still_a_value(data: st.DataObject) -> None:
+    """Over changes of any bytes before the numbers: a WireError, or finite numbers in all slots. Nothing else."""
+    e = engine()
+    blob = bytearray(e.dump(e.value(row(1))))
+    for _ in range(data.draw(st.integers(1, 6))):
+        blob[data.draw(st.integers(len(MAGIC), len(MAGIC) + 130))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(WireError):
+        value = e.parse(bytes(blob))
+        assert value.slots.shape[-1] == N
+        assert np.isfinite(value.slots).all()
+        assert value.level <= PARAMS.levels
 
 
 def test_the_clear_keyring_rehearses_a_real_one(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import logging
 import os
@@ -243,12 +244,18 @@ def test_bodies_are_bounded_before_they_are_read(http: httpx.Client, alice: Clie
     assert code(http.put("/v1/sessions")) == (405, "method")
 
 
-def test_a_ciphertext_that_is_none_fails_its_own_job_only(http: httpx.Client, alice: Client) -> None:
+def test_a_ciphertext_that_is_none_fails_its_own_job_only(app: Joined, http: httpx.Client, alice: Client) -> None:
+    alice.generate([1], 1)  # its worker is open
     head = JobHead(
         config_id=alice.config.config_id, plan=alice.config.plan, key_set=alice.upload_keys(), mode="free", steps=1,
         start=0, inputs=1,
     )  # fmt: skip
-    for i, junk in enumerate((b"", b"junk" * 100, b"heatfhe-clear-value\n\x09\x00" + bytes(50))):
+    archive = io.BytesIO()
+    np.savez(archive, a=np.zeros(128))
+    start = b"heatfhe-clear-value\n\x09\x00"
+    odd = start + b"\x93NUMPY\x01\x00\x08\x00" + b"\xff" * 8
+    worker = [w._process.pid for device in app.service._devices for w in device._workers.values()]
+    for i, junk in enumerate((b"", b"junk" * 100, start + bytes(50), start + archive.getvalue(), odd)):
         session = alice.open().session
         job = post(http, session, JobRequest(head=head, inputs=(junk,)).pack(), f"junk-key-{i}").json()["job"]
         wait_for(lambda job=job: http.get(f"/v1/jobs/{job}").json()["state"] == "failed")
@@ -257,6 +264,7 @@ def test_a_ciphertext_that_is_none_fails_its_own_job_only(http: httpx.Client, al
         http.delete(f"/v1/sessions/{session}")
     expected = served_circuit().generate([1, 2], 2).tokens
     assert list(alice.generate([1, 2], 2).tokens) == expected
+    assert worker == [w._process.pid for device in app.service._devices for w in device._workers.values()]  # none died
 
 
 def test_a_worker_that_is_killed_is_started_again_and_the_job_goes_on(app: Joined, alice: Client) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import resource
 import sys
@@ -20,10 +21,12 @@ from queue import SimpleQueue
 from typing import Any, TextIO
 
 from heatfhe.errors import HeatError, MissingKeyError, WireError
+from heatfhe.server.faults import log_fault
 from heatfhe.server.wall import close_wall
 from heatfhe.server.work import Assignment, CancelledWork, Runner, perform
 from heatfhe.wire import Limits, MessageFile, Refusal
 
+logger = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -74,7 +77,8 @@ def main() -> int:
         from heatfhe.server.program import open_runner
 
         runner = open_runner(first)
-    except (HeatError, MemoryError, OSError) as err:
+    except Exception as err:
+        _report(err)
         emit({"broken": _code(err), "message": _message(err)})
         return 1
     emit({"ready": True})
@@ -106,9 +110,16 @@ def _run(runner: Runner, order: dict[str, Any], orders: _Orders, emit: Any, limi
         )
     except CancelledWork:
         return {"end": job, "state": "cancelled"}
-    except (HeatError, MemoryError, OSError, ArithmeticError, ValueError) as err:
+    except Exception as err:  # bytes from strangers end their own job, never the process that other jobs share
+        _report(err)
         return {"end": job, "state": "failed", "error": _code(err), "message": _message(err)}
     return {"end": job, "state": "done" if whole else "yielded"}
+
+
+def _report(err: Exception) -> None:
+    """What nobody expected, on stderr for the operator; the client learns only its kind."""
+    if not isinstance(err, (HeatError, MemoryError, OSError, ArithmeticError, ValueError)):
+        log_fault(logger, "a worker failed", err)
 
 
 def _code(err: BaseException) -> str:
