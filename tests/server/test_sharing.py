@@ -8,6 +8,7 @@ import hashlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -189,6 +190,15 @@ def test_no_cost_exceeds_a_full_bucket() -> None:
     with pytest.raises(Refusal):
         rates.check("a", 0.0)
     rates.check("a", 1.0)
+
+
+def test_whoever_asks_too_often_waits_for_the_refusal(source: ModelSource, tmp_path: Path) -> None:
+    """A refusal that came at once would invite the next request: each of these takes a quarter of a second."""
+    with joined(source, tmp_path, requests_per_second=0.1, request_burst=1) as app, app.http() as http:
+        assert http.get("/v1/models").status_code == 200
+        began = time.monotonic()
+        assert [http.get("/v1/models").status_code for _ in range(4)] == [429] * 4
+        assert time.monotonic() - began > 0.95
 
 
 # -- threads and locks -------------------------------------------------------------------------------------------------

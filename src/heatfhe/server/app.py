@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +28,7 @@ from heatfhe.server.wall import close_wall
 from heatfhe.wire import API_VERSIONS, STATUS, Refusal, TooLargeError
 
 logger = logging.getLogger(__name__)
+_RATE_PAUSE = 0.25
 
 
 def create_app(settings: Settings, models: Mapping[str, ServedModel] | None = None) -> Any:
@@ -43,6 +46,7 @@ def create_app(settings: Settings, models: Mapping[str, ServedModel] | None = No
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
+        sys.setswitchinterval(0.001)  # a thread that parses gives way to the event loop five times as soon
         service.start()
         try:
             yield
@@ -98,6 +102,8 @@ def _answer(refusal: Refusal, extra: Mapping[str, str] | None = None) -> Any:
 
 async def _refusal(_request: Request, err: Exception) -> Any:
     assert isinstance(err, Refusal)
+    if err.code == "rate":  # whoever asks too often waits for the answer: asking again at once costs us more than them
+        await asyncio.sleep(min(_RATE_PAUSE, err.retry_after or 0.0))
     return _answer(err)
 
 

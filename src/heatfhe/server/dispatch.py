@@ -33,7 +33,7 @@ class Dispatcher:
         metrics: Metrics,
         describe: Callable[[Job], tuple[tuple[str, ...], Mapping[str, Any], Mapping[str, Any]]],
         ended: Callable[[Job], None],
-        turn_seconds: float = 5.0,
+        turn_seconds: float = 1.0,
     ) -> None:
         """While another client waits, a job has the device for ``turn_seconds``, and for four times as long as its
         worker took to open, so that changing turns costs at most a fifth of the time."""

@@ -15,7 +15,7 @@ from heatfhe.server.metrics import Metrics
 from heatfhe.wire import Refusal
 
 logger = logging.getLogger("heatfhe.server.access")
-_DRAIN_BYTES, _DRAIN_SECONDS = 64 << 20, 5.0
+_DRAIN_BYTES, _DRAIN_SECONDS, _DRAIN_PAUSE = 64 << 20, 5.0, 0.01
 INTERNAL = Refusal("internal", "the server failed", "tell its operator; the log says why")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -112,7 +112,7 @@ class Guard:
 
 async def _drain(receive: Receive) -> None:
     """Read what is left of a refused body, within bounds: closing on unread bytes would reset the connection and lose
-    the answer on its way."""
+    the answer on its way. Slowly: bytes that nobody wants must not keep the event loop from others."""
     left, end = _DRAIN_BYTES, time.monotonic() + _DRAIN_SECONDS
     while left > 0 and (wait := end - time.monotonic()) > 0:
         try:
@@ -122,6 +122,7 @@ async def _drain(receive: Receive) -> None:
         left -= len(message.get("body", b""))
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             return
+        await asyncio.sleep(_DRAIN_PAUSE)
 
 
 def _too_large(most: int) -> Refusal:

@@ -59,7 +59,7 @@ class Settings:
     queue_jobs: int = 64
     queue_jobs_per_client: int = 8
     ended_jobs_per_client: int = 256
-    turn_seconds: float = 5.0
+    turn_seconds: float = 1.0
     sessions_per_client: int = 32
     key_sets_per_client: int = 4
     client_bytes: int = 1 << 36
