@@ -22,7 +22,7 @@ from heatfhe.files import file_digest, read_json, write_json
 from heatfhe.server.disk import append, disk_errors
 from heatfhe.server.locks import ClientLocks
 from heatfhe.server.quota import Quota
-from heatfhe.wire import KeyManifest, Refusal, looks_secret, name_is_secret
+from heatfhe.wire import KeyEntry, KeyManifest, Refusal, looks_secret, name_is_secret
 
 KIND, VERSION = "heatfhe-key-set", 1
 
@@ -77,6 +77,7 @@ class KeyStore:
                 blob = self._blob(client, entry.sha256)
                 if blob.exists() and blob.stat().st_size != entry.size:
                     raise Refusal("bad_message", "a key's size does not match its hash", "list the true sizes")
+                self._settle(client, entry)
             path = self._record(client, key_set)
             if not path.exists():
                 if len(list(path.parent.glob("*.json"))) >= self._most:
@@ -126,6 +127,10 @@ class KeyStore:
                 return entry.size
             partial = self._partial(client, sha256)
             have = partial.stat().st_size if partial.exists() else 0
+            if have >= entry.size:
+                if self._settle(client, entry):
+                    return entry.size
+                have = 0
             if offset != have:
                 raise Refusal(
                     "conflict",
@@ -146,8 +151,8 @@ class KeyStore:
                 raise _secret()
             self._quota.check(client, len(chunk))
             have = append(partial, chunk)
-            if have == entry.size:
-                self._finish(client, sha256, partial)
+            if have == entry.size and (refusal := self._finish(client, sha256)) is not None:
+                raise refusal
             return have
 
     def touch(self, client: str, key_set: str, *, now: float) -> None:
@@ -185,10 +190,22 @@ class KeyStore:
                         gone.append((client, status.key_set))
         return gone
 
-    def _finish(self, client: str, sha256: str, partial: Path) -> None:
+    def _settle(self, client: str, entry: KeyEntry) -> bool:
+        """Check a key that is there in full but was not checked, because the process ended first; True if it is good.
+
+        Wrong bytes are dropped: the upload begins anew.
+        """
+        partial = self._partial(client, entry.sha256)
+        if not partial.exists() or partial.stat().st_size < entry.size or self._blob(client, entry.sha256).exists():
+            return False
+        return self._finish(client, entry.sha256) is None
+
+    def _finish(self, client: str, sha256: str) -> Refusal | None:
+        """Make a complete upload a key, or drop it and say why."""
+        partial = self._partial(client, sha256)
         if file_digest(partial) != sha256:
             partial.unlink()
-            raise Refusal(
+            return Refusal(
                 "bad_message",
                 "the key's bytes do not match its hash; they were dropped",
                 "upload this key again from the start",
@@ -198,8 +215,9 @@ class KeyStore:
             suspicious = looks_secret(f.read(1 << 16))
         if suspicious:
             partial.unlink()
-            raise _secret()
+            return _secret()
         os.replace(partial, self._blob(client, sha256))
+        return None
 
     def _load(self, client: str, key_set: str) -> tuple[KeyManifest, dict[str, Any]]:
         path = self._record(client, key_set)
