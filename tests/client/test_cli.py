@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from heatfhe.cli import main
+from heatfhe.client import Client
+from heatfhe.client.local import local_server
 from heatfhe.server import ModelSource
 from tests.server.serving import ROOT, ServerProcess, served_circuit
 
@@ -69,6 +71,20 @@ def test_a_local_server_does_not_outlive_who_started_it(source: ModelSource, tmp
     while _runs(pid) and time.monotonic() < end:
         time.sleep(0.1)
     assert not _runs(pid)
+
+
+def test_two_local_servers_on_one_folder_both_serve(source: ModelSource, tmp_path: Path) -> None:
+    """The second does not end the first one's token: it has a folder of its own, which goes with it."""
+    arguments = ["--circuit", str(source.circuit), "--plan", str(source.plan), "--simulate", "--insecure"]
+    arguments += ["--folder", str(tmp_path / "local-server")]
+    with subprocess.Popen(["true"]) as ended:
+        (tmp_path / f"local-server.{ended.pid}.ab.spare").mkdir()  # of a process that was killed
+    with local_server(arguments) as first, local_server(arguments) as second:
+        for server in (first, second, first):
+            with Client(server.url, token=server.token, folder=tmp_path / "keys", simulate=True) as client:
+                assert client.models()
+        assert len(list(tmp_path.glob("*.spare"))) == 1
+    assert not list(tmp_path.glob("*.spare"))
 
 
 def _runs(pid: int) -> bool:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heatfhe.files import write_json
+from heatfhe.server import ClientBook, ModelSource
 from heatfhe.server import keys as keys_module
+from heatfhe.server.hold import FolderLock
+from heatfhe.server.jobs import JobStore
 from heatfhe.server.keys import FolderKeys, KeyStore
 from heatfhe.wire import Refusal
+from tests.server.serving import ROOT
 from tests.server.test_stores import manifest_of, send, sha, store
 
 
@@ -72,3 +80,96 @@ def test_wrong_bytes_found_after_a_kill_are_dropped_when_announced_again(tmp_pat
     assert keys.register("alice", manifest_of({"r": blob}), now=1).missing == {sha(blob): 0}
     send(keys, key_set, blob)
     assert keys.status("alice", key_set).complete
+
+
+# -- a second start ---------------------------------------------------------------------------------------------------
+
+
+def heat(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "heatfhe.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def foreign_job(folder: Path, *, version: int = 99) -> Path:
+    """A job that another version of the server has written."""
+    path = folder / "clients" / "alice" / "jobs" / ("ab" * 16) / "job.json"
+    path.parent.mkdir(parents=True)
+    write_json(path, "heatfhe-job", version, {"other": "layout"})
+    (path.parent / "output-0000").write_bytes(b"paid for")
+    return path.parent
+
+
+def test_a_refused_second_start_changes_nothing_and_says_one_line(source: ModelSource, tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    first = ClientBook(folder / "clients.json")
+    token = first.add("alice")
+    job = foreign_job(folder)
+    with FolderLock(folder):
+        before = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+        arguments = ["--plan", str(source.plan), "--circuit", str(source.circuit), "--simulate", "--port", "0"]
+        second = heat("serve", *arguments, "--folder", str(folder), "--with-client", "alice", "--json")
+        out, err = second.communicate()
+        after = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    assert (second.returncode, out) == (1, "")
+    assert "another server uses this folder" in err
+    assert len(err.strip().splitlines()) == 1
+    assert after == before
+    assert first.who(token) == "alice"
+    assert (job / "output-0000").read_bytes() == b"paid for"
+
+
+@pytest.mark.parametrize("damage", ["version", "digest", "fields"])
+def test_a_job_that_cannot_be_read_is_left_alone(tmp_path: Path, damage: str) -> None:
+    job = foreign_job(tmp_path, version=99 if damage == "version" else 1)
+    if damage == "digest":
+        (job / "job.json").write_text((job / "job.json").read_text().replace("layout", "leyout"))
+    jobs = JobStore(tmp_path / "clients")
+    assert jobs.active() == []
+    assert (job / "output-0000").read_bytes() == b"paid for"
+
+
+MANY = """
+import os, sys
+from pathlib import Path
+from heatfhe.server.auth import ClientBook
+book, ready, go = Path(sys.argv[1]), *os.pipe()
+children = []
+for i in range(13):
+    if (child := os.fork()) == 0:
+        os.close(go)
+        os.read(ready, 1)  # ends for all of them at once, when the parent closes its end
+        if i == 12:
+            ClientBook(book).remove("gone")
+        else:
+            (book.parent / f"c{i}").write_text(ClientBook(book).add(f"c{i}"))
+        os._exit(0)
+    children.append(child)
+os.close(go)
+sys.exit(sum(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+def test_clients_added_at_once_all_get_valid_tokens(tmp_path: Path) -> None:
+    """Twelve processes change the book at the same moment, while another removes someone."""
+    book = ClientBook(tmp_path / "clients.json")
+    gone = book.add("gone")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", MANY, str(tmp_path / "clients.json")], env=environment, check=True)
+    assert [book.who((tmp_path / f"c{i}").read_text()) for i in range(12)] == [f"c{i}" for i in range(12)]
+    assert book.who(gone) is None
+
+
+@settings(max_examples=10, deadline=None)
+@given(names=st.lists(st.sampled_from(["a", "b", "c"]), min_size=2, max_size=5))
+def test_a_book_changed_by_others_is_read_again(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    """However fast the changes follow each other, within one tick of the file system's clock."""
+    path = tmp_path_factory.mktemp("book") / "clients.json"
+    reader, tokens = ClientBook(path), {}
+    for name in names:
+        old = tokens.get(name)
+        tokens[name] = ClientBook(path).add(name)
+        os.utime(path, ns=(1, 1))
+        assert reader.who(tokens[name]) == name
+        assert old is None or reader.who(old) is None

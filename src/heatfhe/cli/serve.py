@@ -16,7 +16,7 @@ from typing import Any
 
 from heatfhe.cli.console import Console
 from heatfhe.errors import ConfigError
-from heatfhe.server import ClientBook, ModelSource, Settings, create_app
+from heatfhe.server import ClientBook, FolderLock, ModelSource, Settings, create_app
 from heatfhe.server.wall import close_wall
 
 HELP = "Serve a Circuit to clients whose data it must not see."
@@ -77,11 +77,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ConfigError(
             f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --plain-http behind a TLS proxy"
         )
-    settings = _settings(args, console)
-    token = book.add(args.with_client) if args.with_client else None
-    if not book.clients():
-        console.warn("no client is registered yet; add one with: heat serve --folder FOLDER --add-client NAME")
-    return _serve(args, settings, token, console)
+    with FolderLock(args.folder) as lock:  # before anything is changed: a server may be running here
+        settings = _settings(args, console)
+        return _serve(args, settings, book, lock, console)
 
 
 def _clients(args: argparse.Namespace, book: ClientBook, console: Console) -> int:
@@ -167,14 +165,16 @@ def _option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _serve(args: argparse.Namespace, settings: Settings, token: str | None, console: Console) -> int:
+def _serve(
+    args: argparse.Namespace, settings: Settings, book: ClientBook, lock: FolderLock, console: Console
+) -> int:
     import uvicorn
 
     from heatfhe.server.http import PER_ADDRESS, bounded_protocol
 
     tls = bool(args.tls_cert and args.tls_key)
     _log_to_stderr()
-    app = create_app(settings)
+    app = create_app(settings, lock=lock)
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -182,6 +182,9 @@ def _serve(args: argparse.Namespace, settings: Settings, token: str | None, cons
         listener.bind((args.host, args.port))
     except OSError as err:
         raise ConfigError(f"{args.host}:{args.port} cannot be used ({err.strerror}); choose another --port") from err
+    token = book.add(args.with_client) if args.with_client else None  # an old token ends only when this can serve
+    if not book.clients():
+        console.warn("no client is registered yet; add one with: heat serve --folder FOLDER --add-client NAME")
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -6,17 +6,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from heatfhe.errors import ConfigError
 
+_BUSY = "another server uses this folder"  # what heat serve says
 _READY = re.compile(r"\{.*\"url\".*\}")
 
 
@@ -33,8 +36,49 @@ class LocalServer:
 def local_server(arguments: Sequence[str], *, seconds: float = 900.0, client: str = "local") -> Iterator[LocalServer]:
     """Start ``heat serve`` with these arguments on a free loopback port and yield it once it answers.
 
-    It ends with this block, and with this process however that ends.
+    It ends with this block, and with this process however that ends. Where another server uses the folder, this one
+    gets a folder of its own beside it, for as long as the block lasts.
     """
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(_running(arguments, seconds, client))
+        except ConfigError as err:
+            if _BUSY not in str(err) or "--folder" not in arguments:
+                raise
+            where = list(arguments).index("--folder") + 1
+            spare = stack.enter_context(_spare(Path(arguments[where])))
+            beside = [*arguments[:where], str(spare), *arguments[where + 1 :]]
+            server = stack.enter_context(_running(beside, seconds, client))
+        yield server
+
+
+@contextmanager
+def _spare(folder: Path) -> Iterator[Path]:
+    """A folder beside one that is in use. It goes with the block; those of processes that were killed go now."""
+    for old in folder.parent.glob(f"{folder.name}.*.spare"):
+        owner = old.name.removeprefix(f"{folder.name}.").partition(".")[0]
+        if owner.isdecimal() and not _runs(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    spare = folder.with_name(f"{folder.name}.{os.getpid()}.{secrets.token_hex(4)}.spare")
+    spare.mkdir(mode=0o700)
+    try:
+        yield spare
+    finally:
+        shutil.rmtree(spare, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+@contextmanager
+def _running(arguments: Sequence[str], seconds: float, client: str) -> Iterator[LocalServer]:
     source = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH", "")])])
     command = [sys.executable, "-m", "heatfhe.cli", "serve", *arguments]

@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from heatfhe.server.auth import ClientBook
+from heatfhe.server.hold import FolderLock
 from heatfhe.server.settings import ModelSource, Settings
 
 if TYPE_CHECKING:
     from heatfhe.server.app import create_app
 
-__all__ = ["ClientBook", "ModelSource", "Settings", "create_app"]
+__all__ = ["ClientBook", "FolderLock", "ModelSource", "Settings", "create_app"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from starlette.routing import Match
 
 from heatfhe.errors import HeatError, WireError
 from heatfhe.server.faults import log_fault
+from heatfhe.server.hold import FolderLock
 from heatfhe.server.middleware import INTERNAL, Guard
 from heatfhe.server.models import ServedModel
 from heatfhe.server.routes import make_router
@@ -31,8 +32,12 @@ logger = logging.getLogger(__name__)
 _RATE_PAUSE = 0.25
 
 
-def create_app(settings: Settings, models: Mapping[str, ServedModel] | None = None) -> Any:
+def create_app(
+    settings: Settings, models: Mapping[str, ServedModel] | None = None, *, lock: FolderLock | None = None
+) -> Any:
     """An ASGI application for these settings; ``models`` are loaded from them unless given.
+
+    It takes the folder's lock when it starts, unless the caller holds it already and hands it over.
 
     Refuses to exist in a process that has secret-key code loaded, and blocks its import from then on.
     """
@@ -42,7 +47,7 @@ def create_app(settings: Settings, models: Mapping[str, ServedModel] | None = No
         from heatfhe.server.program import load_models
 
         models = load_models(settings)
-    service = Service(settings, models)
+    service = Service(settings, models, lock=lock)
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import re
 import secrets
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from heatfhe.errors import ConfigError
@@ -18,11 +21,14 @@ CLIENT = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 class ClientBook:
-    """Who may use the server. A token is high-entropy, so a plain SHA-256 at rest cannot be searched."""
+    """Who may use the server. A token is high-entropy, so a plain SHA-256 at rest cannot be searched.
+
+    Any number of processes may change it at once, beside a running server: each change waits for the one before it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        self._stamp: int | None = None
+        self._stamp: tuple[int, ...] | None = None
         self._by_hash: dict[str, str] = {}
 
     def add(self, client: str) -> str:
@@ -30,7 +36,7 @@ class ClientBook:
         if not CLIENT.fullmatch(client):
             raise ConfigError(f"client name {client!r} must be 1 to 40 of a-z, 0-9 and -, not starting with -")
         token = "heat_" + secrets.token_urlsafe(32)
-        with self._lock:
+        with self._changing():
             rows = self._read()
             rows[client] = {"sha256": _hash(token), "created": int(time.time())}
             self._write(rows)
@@ -38,7 +44,7 @@ class ClientBook:
 
     def remove(self, client: str) -> bool:
         """Forget a client; False if it was not known."""
-        with self._lock:
+        with self._changing():
             rows = self._read()
             known = rows.pop(client, None) is not None
             if known:
@@ -54,14 +60,21 @@ class ClientBook:
         """The client a token belongs to. The file is read again when it changes, so that adding needs no restart."""
         with self._lock:
             try:
-                stamp = self._path.stat().st_mtime_ns
+                seen = self._path.stat()
             except FileNotFoundError:
                 return None
+            stamp = (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
             if stamp != self._stamp:
                 self._by_hash = {str(row["sha256"]): name for name, row in self._read().items()}
                 self._stamp = stamp
             # A dictionary keyed by the hash: its timing speaks of the hash of what the caller sent, not of any token.
             return self._by_hash.get(_hash(token))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock, self._path.with_name(f"{self._path.name}.lock").open("ab") as f:
+            fcntl.flock(f.fileno(), fcntl.LOCK_EX)
+            yield
 
     def _write(self, rows: dict[str, dict[str, object]]) -> None:
         write_json(self._path, KIND, VERSION, {"clients": rows})

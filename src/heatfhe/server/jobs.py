@@ -9,6 +9,7 @@ clients/<client>/jobs/<job>/output-0003    the ciphertexts of step 3, a message
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -23,6 +24,7 @@ from heatfhe.files import read_json, write_json
 from heatfhe.server.disk import disk_errors
 from heatfhe.wire import Refusal
 
+logger = logging.getLogger(__name__)
 KIND, VERSION = "heatfhe-job", 1
 ACTIVE = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
@@ -84,14 +86,24 @@ class JobStore:
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, str], str] = {}
-        for path in sorted(folder.glob("*/jobs/*/job.json")):
-            try:
-                job = Job(**read_json(path, KIND, (VERSION,)))
-            except (FileFormatError, TypeError):
-                shutil.rmtree(path.parent, ignore_errors=True)
-                continue
-            self._jobs[job.job] = job
-            self._keys[(job.client, job.idempotency)] = job.job
+        self.load()
+
+    def load(self) -> None:
+        """Read every record. One of another version, or that cannot be read, is left as it is: it may be someone's."""
+        with self._lock:
+            self._jobs.clear()
+            self._keys.clear()
+            unknown = 0
+            for path in sorted(self._folder.glob("*/jobs/*/job.json")):
+                try:
+                    job = Job(**read_json(path, KIND, (VERSION,)))
+                except (FileFormatError, TypeError):
+                    unknown += 1
+                    continue
+                self._jobs[job.job] = job
+                self._keys[(job.client, job.idempotency)] = job.job
+        if unknown:
+            logger.warning("jobs left alone because their records cannot be read: %d", unknown)
 
     def folder(self, client: str, job: str) -> Path:
         """Where a job lives."""

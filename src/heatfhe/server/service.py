@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import secrets
 import shutil
@@ -14,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heatfhe.errors import ConfigError
 from heatfhe.server.auth import ClientBook
 from heatfhe.server.dispatch import Dispatcher
 from heatfhe.server.events import EventHub
 from heatfhe.server.faults import log_fault
+from heatfhe.server.hold import FolderLock
 from heatfhe.server.jobs import ACTIVE, Job, JobStore
 from heatfhe.server.keys import KeySetStatus, KeyStore
 from heatfhe.server.limits import RateLimiter
@@ -38,7 +37,10 @@ logger = logging.getLogger(__name__)
 class Service:
     """One server: every method takes the authenticated client's name first and touches nobody else's things."""
 
-    def __init__(self, settings: Settings, models: Mapping[str, ServedModel]) -> None:
+    def __init__(
+        self, settings: Settings, models: Mapping[str, ServedModel], *, lock: FolderLock | None = None
+    ) -> None:
+        """Changes nothing in the folder; ``start`` takes its lock, unless the caller has taken it, and may then."""
         for model in models.values():
             admit(model, settings)
         self.settings, self.models = settings, dict(models)
@@ -70,14 +72,12 @@ class Service:
         self._submit = threading.Lock()
         self._stop = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, daemon=True)
-        self._lock_file = (settings.folder / "lock").open("ab")
+        self._lock = lock
 
     def start(self) -> None:
         """Take the folder, tidy what a killed process left, go on with its jobs."""
-        try:
-            fcntl.flock(self._lock_file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as err:
-            raise ConfigError(f"{self.settings.folder}: another server uses this folder; stop it first") from err
+        self._lock = FolderLock(self.settings.folder) if self._lock is None else self._lock
+        self.jobs.load()
         for incoming in self.home.glob(f"*/{INCOMING}"):
             shutil.rmtree(incoming, ignore_errors=True)
         self.dispatcher.start()
@@ -87,7 +87,8 @@ class Service:
         """End workers and threads; what is on disk goes on at the next start."""
         self._stop.set()
         self.dispatcher.close()
-        self._lock_file.close()
+        if self._lock is not None:
+            self._lock.close()
 
     # -- models --------------------------------------------------------------------------------------------------------
 
