@@ -80,9 +80,18 @@ class Job:
 class JobStore:
     """Jobs of every client below one folder. The newest record is kept in memory, the disk has it first."""
 
-    def __init__(self, folder: Path, *, removed: Callable[[str], None] = lambda _job: None) -> None:
-        """``removed`` is told of every job that goes, so that nothing else keeps what belonged to it."""
-        self._folder, self._removed = folder, removed
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        removed: Callable[[str], None] = lambda _job: None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """``removed`` is told of every job that goes, so that nothing else keeps what belonged to it.
+
+        ``now`` gives the time that an end is noted with, and judged by later.
+        """
+        self._folder, self._removed, self._now = folder, removed, now
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, str], str] = {}
@@ -172,6 +181,8 @@ class JobStore:
             old = self._jobs[job]
             if old.state in ENDED:
                 return old
+            if self._now is not None and changes.get("state") in ENDED:
+                changes["ended"] = self._now()
             new = replace(old, **changes)
             self._jobs[job] = new
             if durable:

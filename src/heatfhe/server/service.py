@@ -7,13 +7,13 @@ import logging
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from heatfhe.server.auth import ClientBook
+from heatfhe.server.clock import SteadyClock
 from heatfhe.server.dispatch import Dispatcher
 from heatfhe.server.events import EventHub
 from heatfhe.server.faults import log_fault
@@ -47,12 +47,13 @@ class Service:
         self.home = settings.folder / "clients"
         self.home.mkdir(parents=True, exist_ok=True)
         settings.folder.chmod(0o700)
+        self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes)
         self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client)
         self.sessions = SessionStore(self.home, most=settings.sessions_per_client)
         self.events, self.metrics = EventHub(), Metrics()
-        self.jobs = JobStore(self.home, removed=self.events.forget)
+        self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now)
         self.queue = FairQueue(most=settings.queue_jobs, most_per_client=settings.queue_jobs_per_client)
         self.rates = RateLimiter(settings.requests_per_second, settings.request_burst)
         environment = dict(settings.worker_environment)
@@ -77,6 +78,7 @@ class Service:
     def start(self) -> None:
         """Take the folder, tidy what a killed process left, go on with its jobs."""
         self._lock = FolderLock(self.settings.folder) if self._lock is None else self._lock
+        self.clock.start()
         self.jobs.load()
         for incoming in self.home.glob(f"*/{INCOMING}"):
             shutil.rmtree(incoming, ignore_errors=True)
@@ -87,6 +89,7 @@ class Service:
         """End workers and threads; what is on disk goes on at the next start."""
         self._stop.set()
         self.dispatcher.close()
+        self.clock.save()
         if self._lock is not None:
             self._lock.close()
 
@@ -114,7 +117,7 @@ class Service:
     def register_keys(self, client: str, manifest: KeyManifest) -> KeySetStatus:
         """Announce a key set."""
         self.by_config(manifest.config_id)
-        return self.keys.register(client, manifest, now=time.time())
+        return self.keys.register(client, manifest, now=self.clock.now())
 
     def delete_keys(self, client: str, key_set: str) -> None:
         """Delete a key set and its worker; refused while a session needs it."""
@@ -137,7 +140,7 @@ class Service:
             raise Refusal(
                 "key_set_incomplete", f"{len(status.missing)} keys have not arrived", "finish the upload of the key set"
             )
-        now = time.time()
+        now = self.clock.now()
         self.keys.touch(client, key_set, now=now)
         return self.sessions.create(client, model=model.config.model, config_id=config_id, key_set=key_set, now=now)
 
@@ -229,7 +232,7 @@ class Service:
             price = model.config.price
             work = units(head.mode, head.steps, head.inputs, record.pending)
             self.queue.check_room(client, seconds_per_job=price.seconds_per_token * len(work))
-            now = time.time()
+            now = self.clock.now()
             job = self.jobs.create(
                 client,
                 session=session,
@@ -291,15 +294,18 @@ class Service:
         self.jobs.keep_newest(job.client, self.settings.ended_jobs_per_client)
 
     def _sweep(self) -> None:
-        while not self._stop.wait(60):
+        while True:  # at once first: a server on one's own machine may live for less than a minute
             try:
-                self.sweep(now=time.time())
+                self.sweep()
+                self.clock.save()
             except Exception as err:
                 log_fault(logger, "expiry failed", err)
+            if self._stop.wait(60):
+                return
 
-    def sweep(self, *, now: float) -> None:
+    def sweep(self, *, now: float | None = None) -> None:
         """Remove what has expired: jobs, then sessions, then key sets no session needs."""
-        s = self.settings
+        s, now = self.settings, self.clock.now() if now is None else now
         self.jobs.expire(now=now, after=s.job_seconds)
         busy = frozenset(j.session for j in self.jobs.active())
         for _, session in self.sessions.expire(now=now, after=s.session_seconds, keep=busy):
