@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +17,13 @@ from hypothesis import strategies as st
 
 from heatfhe.files import write_json
 from heatfhe.server import ClientBook, ModelSource
+from heatfhe.server import jobs as jobs_module
 from heatfhe.server import keys as keys_module
 from heatfhe.server.hold import FolderLock
-from heatfhe.server.jobs import JobStore
+from heatfhe.server.jobs import ENDED, Job, JobStore
 from heatfhe.server.keys import FolderKeys, KeyStore
 from heatfhe.wire import Refusal
-from tests.server.serving import ROOT
+from tests.server.serving import ROOT, BigKeyring, joined, wait_for
 from tests.server.test_stores import manifest_of, send, sha, store
 
 
@@ -173,3 +176,77 @@ def test_a_book_changed_by_others_is_read_again(tmp_path_factory: pytest.TempPat
         os.utime(path, ns=(1, 1))
         assert reader.who(tokens[name]) == name
         assert old is None or reader.who(old) is None
+
+
+# -- jobs whose end the disk did not take -----------------------------------------------------------------------------
+
+
+def no_room_for_ends(path: Path, kind: str, version: int, body: dict[str, Any]) -> None:
+    """write_json on a disk that is full whenever a job ends."""
+    if body.get("state") in ENDED:
+        raise OSError(errno.ENOSPC, "no space left on device")
+    write_json(path, kind, version, body)
+
+
+def job_in(jobs: JobStore, folder: Path, key: str = "key-0") -> Job:
+    upload = folder / "upload"
+    upload.write_bytes(b"message")
+    facts = {"session": "s", "mode": "free", "steps": 2, "inputs": 2, "pending": False, "units": 3}
+    return jobs.create("alice", **facts, idempotency=key, upload=upload, digest=sha(b"message"), now=1)
+
+
+def test_a_request_stays_until_the_record_of_its_jobs_end_is_on_disk(tmp_path: Path) -> None:
+    jobs = JobStore(tmp_path)
+    job = job_in(jobs, tmp_path)
+    request = jobs.folder("alice", job.job) / "request.bin"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs_module, "write_json", no_room_for_ends)
+        assert jobs.update(job.job, state="done", ended=5.0).state == "done"
+        jobs.settle()
+        assert request.exists()
+        assert JobStore(tmp_path).get("alice", job.job).state == "queued"
+    jobs.settle()  # there is room again
+    assert not request.exists()
+    assert JobStore(tmp_path).get("alice", job.job).state == "done"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_done_job_is_still_done_after_a_restart_although_the_disk_was_full(
+    source: ModelSource, tmp_path: Path, more: int
+) -> None:
+    """No job.json gets onto the disk from the end of a job on, then the process ends; ``more`` jobs ran meanwhile."""
+    with joined(source, tmp_path) as app, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs_module, "write_json", no_room_for_ends)
+        client = app.client(keyring=BigKeyring)
+        talk = client.open()
+        said = [list(client.stream([1 + turn], 2, conversation=talk)) for turn in range(1 + more)]
+        wait_for(lambda: not app.service.jobs.active())
+        position = app.service.sessions.get("alice", talk.session).position
+        records = [app.service.jobs.folder("alice", j.job) / "job.json" for j in app.service.jobs.of("alice")]
+        app.service.jobs._unsaved.clear()  # the process is killed before it finds room
+    assert not any('"state": "done"' in path.read_text() for path in records)
+    with joined(source, tmp_path) as app:
+        wait_for(lambda: not app.service.jobs.active())
+        found = app.service.jobs.of("alice")
+        assert [(j.state, j.done, j.outputs) for j in found] == [("done", j.units, 2) for j in found]
+        assert len(found) == 1 + more
+        assert app.service.sessions.get("alice", talk.session).position == position
+        assert not list(tmp_path.rglob("request.bin"))
+        assert [len(s) for s in said] == [2] * len(found)
+
+
+def test_a_job_whose_request_is_gone_is_done_when_every_step_is_there(tmp_path: Path) -> None:
+    jobs = JobStore(tmp_path)
+    whole, half = job_in(jobs, tmp_path, "key-0"), job_in(jobs, tmp_path, "key-1")
+    for job, steps in ((whole, 2), (half, 1)):
+        folder = jobs.folder("alice", job.job)
+        (folder / "request.bin").unlink()
+        for step in range(steps):
+            (folder / f"output-{step:04d}").write_bytes(b"output")
+    again = JobStore(tmp_path)
+    again.tidy()
+    assert again.get("alice", whole.job).state == "done"
+    with again.open_output(again.get("alice", whole.job), 1) as f:
+        assert f.read() == b"output"
+    assert again.get("alice", half.job).state == "queued"
+    assert JobStore(tmp_path).get("alice", whole.job).state == "done"

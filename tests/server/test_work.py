@@ -54,9 +54,11 @@ class Chain:
         return (b"logits" + self.state["cache#0"],)
 
 
-def message(folder: Path, inputs: int, steps: int, mode: str = "free", noise: bool = False) -> MessageFile:
+def message(
+    folder: Path, inputs: int, steps: int, mode: str = "free", noise: bool = False, start: int = 0
+) -> MessageFile:
     head = JobHead(
-        config_id=D, plan=D, key_set=D, mode=mode, steps=steps, start=0 if inputs else 1, inputs=inputs,
+        config_id=D, plan=D, key_set=D, mode=mode, steps=steps, start=start if inputs else 1, inputs=inputs,
         noise=steps if noise else 0,
     )  # fmt: skip
     extra = tuple(b"n%d" % i for i in range(steps)) if noise else ()
@@ -144,7 +146,8 @@ def test_a_job_that_gives_up_its_turn_after_any_unit_ends_the_same(
 def test_a_second_job_first_takes_in_the_pending_token(tmp_path: Path) -> None:
     perform(Chain(), message(tmp_path, 1, 2), task(tmp_path), emit=lambda _f: None, cancelled=lambda: False)
     second = task(tmp_path, pending=True, job="ef" * 16)
-    perform(Chain(), message(tmp_path, 1, 1, mode="logits"), second, emit=lambda _f: None, cancelled=lambda: False)
+    work = message(tmp_path, 1, 1, mode="logits", start=2)
+    perform(Chain(), work, second, emit=lambda _f: None, cancelled=lambda: False)
     assert outputs(tmp_path / "job")[0] == b"logits[0:i0][1:g0][2:g1][3:i0]"
     assert not Journal(tmp_path / "session").head().pending
 

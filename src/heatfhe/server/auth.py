@@ -51,6 +51,12 @@ class ClientBook:
                 self._write(rows)
             return known
 
+    def tidy(self) -> None:
+        """Remove what a killed process left beside the book."""
+        with self._changing():
+            for left in self._path.parent.glob(f".{self._path.name}.*.partial"):
+                left.unlink(missing_ok=True)
+
     def clients(self) -> tuple[str, ...]:
         """Every client's name."""
         with self._lock:

@@ -56,6 +56,31 @@ def append(path: Path, data: bytes) -> int:
         return before + len(data)
 
 
+def sync(path: Path) -> None:
+    """Bring a file's bytes, or a folder's names, to the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder. Only for a folder in which nobody writes now."""
+    for left in [*folder.glob(".*.partial"), *folder.glob(".*.old")]:
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+
+
+def remove_nameless(home: Path, record: str, known: tuple[str, ...]) -> None:
+    """Remove the folders below ``home`` that have no record and hold only files a server makes; others stay."""
+    for folder in [p for p in home.glob("*") if p.is_dir() and not (p / record).exists()]:
+        if all(any(path.match(pattern) for pattern in known) for path in folder.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def folder_bytes(folder: Path) -> int:
     """Bytes of every file below a folder; files that vanish meanwhile count nothing."""
     total = 0

@@ -2,7 +2,7 @@
 """Jobs on disk: the encrypted request, its state, the outputs so far, and the index of idempotency keys.
 
 clients/<client>/jobs/<job>/job.json       state, public facts
-clients/<client>/jobs/<job>/request.bin    the message as it came
+clients/<client>/jobs/<job>/request.bin    the message as it came; it goes once the record of the job's end is on disk
 clients/<client>/jobs/<job>/output-0003    the ciphertexts of step 3, a message
 """
 
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from heatfhe.errors import FileFormatError
 from heatfhe.files import read_json, write_json
-from heatfhe.server.disk import disk_errors
+from heatfhe.server.disk import disk_errors, remove_nameless, remove_partials, sync
 from heatfhe.wire import Refusal
 
 logger = logging.getLogger(__name__)
@@ -95,6 +95,7 @@ class JobStore:
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, str], str] = {}
+        self._unsaved: set[str] = set()
         self.load()
 
     def load(self) -> None:
@@ -102,6 +103,7 @@ class JobStore:
         with self._lock:
             self._jobs.clear()
             self._keys.clear()
+            self._unsaved.clear()
             unknown = 0
             for path in sorted(self._folder.glob("*/jobs/*/job.json")):
                 try:
@@ -113,6 +115,21 @@ class JobStore:
                 self._keys[(job.client, job.idempotency)] = job.job
         if unknown:
             logger.warning("jobs left alone because their records cannot be read: %d", unknown)
+
+    def tidy(self) -> None:
+        """Remove what killed processes left, and end the jobs that lack only the record of their end."""
+        with self._lock:
+            for home in self._folder.glob("*/jobs"):
+                remove_nameless(home, "job.json", ("request.bin", "output-*", ".*.partial"))
+            for job in list(self._jobs.values()):
+                folder = self.folder(job.client, job.job)
+                remove_partials(folder)
+                if job.state in ENDED:
+                    (folder / "request.bin").unlink(missing_ok=True)
+                elif not (folder / "request.bin").exists() and all(
+                    (folder / f"output-{step:04d}").exists() for step in range(job.steps)
+                ):
+                    self.update(job.job, state="done", done=job.units, outputs=job.steps, ended=job.created)
 
     def folder(self, client: str, job: str) -> Path:
         """Where a job lives."""
@@ -158,6 +175,7 @@ class JobStore:
         with self._lock, disk_errors():
             try:
                 folder.mkdir(parents=True)
+                sync(upload)
                 os.replace(upload, folder / "request.bin")
                 self._write(job)
             except OSError:
@@ -186,10 +204,14 @@ class JobStore:
             new = replace(old, **changes)
             self._jobs[job] = new
             if durable:
-                # A full disk must not stop a job from ending: after a restart it is found active and runs again.
-                with contextlib.suppress(OSError):
-                    self._write(new)
+                self._save(new)
             return new
+
+    def settle(self) -> None:
+        """Try again to write the records that the disk did not take."""
+        with self._lock:
+            for job in [self._jobs[name] for name in self._unsaved]:
+                self._save(job)
 
     def active(self, *, client: str | None = None, session: str | None = None) -> list[Job]:
         """Jobs queued or running, oldest first."""
@@ -235,6 +257,11 @@ class JobStore:
             for job in [j for j in self._jobs.values() if j.session == session]:
                 self._remove(job)
 
+    def sessions(self) -> set[tuple[str, str]]:
+        """Client and session of every job."""
+        with self._lock:
+            return {(j.client, j.session) for j in self._jobs.values()}
+
     def expire(self, *, now: float, after: float) -> None:
         """Remove jobs that ended more than ``after`` seconds ago."""
         with self._lock:
@@ -251,8 +278,28 @@ class JobStore:
     def _remove(self, job: Job) -> None:
         self._jobs.pop(job.job, None)
         self._keys.pop((job.client, job.idempotency), None)
-        shutil.rmtree(self.folder(job.client, job.job), ignore_errors=True)
+        self._unsaved.discard(job.job)
+        folder = self.folder(job.client, job.job)
+        with contextlib.suppress(OSError):
+            (folder / "job.json").unlink(missing_ok=True)  # first: a job without its record is swept at the next start
+        shutil.rmtree(folder, ignore_errors=True)
         self._removed(job.job)
+
+    def _save(self, job: Job) -> None:
+        """Write a record. A full disk must not stop a job from ending, so this may fail; the request stays until then.
+
+        After a restart such a job is found active, and with its request it runs again or is found complete.
+        """
+        folder = self.folder(job.client, job.job)
+        try:
+            self._write(job)
+            if job.state in ENDED:
+                sync(folder)
+                (folder / "request.bin").unlink(missing_ok=True)
+        except OSError:
+            self._unsaved.add(job.job)
+        else:
+            self._unsaved.discard(job.job)
 
     def _write(self, job: Job) -> None:
         write_json(self.folder(job.client, job.job) / "job.json", KIND, VERSION, asdict(job))

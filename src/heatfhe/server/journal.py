@@ -47,11 +47,19 @@ class Journal:
         self._folder = folder
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Wait until no other process works on this session; the lock ends with its process, however it dies."""
+    def lock(self, *, wait: bool = True) -> Iterator[bool]:
+        """Wait until no other process works on this session; the lock ends with its process, however it dies.
+
+        Without ``wait`` it may not be had; False says so.
+        """
         with (self._folder / "lock").open("ab") as f:
-            fcntl.flock(f.fileno(), fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(f.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                had = False
+            else:
+                had = True
+            yield had
 
     def head(self) -> Snapshot:
         """The current snapshot without its ciphertexts; an empty one if nothing has run."""

@@ -10,6 +10,7 @@ Blobs belong to one client: two clients never share a file, so nobody can ask wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from typing import Any
 
 from heatfhe.errors import FileFormatError, MissingKeyError
 from heatfhe.files import file_digest, read_json, write_json
-from heatfhe.server.disk import append, disk_errors
+from heatfhe.server.disk import append, disk_errors, remove_partials
 from heatfhe.server.locks import ClientLocks
 from heatfhe.server.quota import Quota
 from heatfhe.wire import KeyEntry, KeyManifest, Refusal, looks_secret, name_is_secret
@@ -112,9 +113,13 @@ class KeyStore:
             )
 
     def all(self, client: str) -> list[KeySetStatus]:
-        """Every key set of a client."""
+        """Every key set of a client that this version can read."""
         with self._locks.of(client):
-            return [self.status(client, p.stem) for p in sorted((self._folder / client / "keysets").glob("*.json"))]
+            found = []
+            for path in sorted((self._folder / client / "keysets").glob("*.json")):
+                with contextlib.suppress(FileFormatError):  # of another version: it is left alone
+                    found.append(self.status(client, path.stem))
+            return found
 
     def append(self, client: str, key_set: str, sha256: str, offset: int, chunk: bytes, digest: str) -> int:
         """Add a chunk of one key at its end; returns how many bytes have arrived. Checks the chunk's own hash first."""
@@ -169,15 +174,37 @@ class KeyStore:
         with self._locks.of(client):
             manifest, _ = self._load(client, key_set)
             self._record(client, key_set).unlink()
-            kept = {
-                k.sha256
-                for path in (self._folder / client / "keysets").glob("*.json")
-                for k in self._load(client, path.stem)[0].keys
-            }
+            kept = self._listed(client)
             for entry in manifest.keys:
-                if entry.sha256 not in kept:
+                if kept is not None and entry.sha256 not in kept:
                     self._blob(client, entry.sha256).unlink(missing_ok=True)
                     self._partial(client, entry.sha256).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Finish uploads that lack only their check, and remove files that no key set lists."""
+        for client in sorted(p.parent.name for p in self._folder.glob("*/keysets")):
+            with self._locks.of(client):
+                remove_partials(self._folder / client / "keysets")
+                listed = self._listed(client)
+                if listed is None:
+                    continue
+                for entry in listed.values():
+                    with contextlib.suppress(OSError):
+                        self._settle(client, entry)
+                for blob in (self._folder / client / "blobs").glob("*"):
+                    if blob.name not in listed:
+                        blob.unlink(missing_ok=True)
+                for partial in (self._folder / client / "partial").glob("*"):
+                    if partial.name not in listed or self._blob(client, partial.name).exists():
+                        partial.unlink(missing_ok=True)
+
+    def _listed(self, client: str) -> dict[str, KeyEntry] | None:
+        """Every key of a client's key sets by its hash; None where one of them is of another version."""
+        try:
+            sets = [self._load(client, p.stem)[0] for p in (self._folder / client / "keysets").glob("*.json")]
+        except FileFormatError:
+            return None
+        return {entry.sha256: entry for manifest in sets for entry in manifest.keys}
 
     def expire(self, *, now: float, after: float, keep: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:
         """Delete key sets not used for ``after`` seconds, except those in ``keep``; returns (client, key set)."""

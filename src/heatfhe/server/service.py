@@ -79,16 +79,31 @@ class Service:
         """Take the folder, tidy what a killed process left, go on with its jobs."""
         self._lock = FolderLock(self.settings.folder) if self._lock is None else self._lock
         self.clock.start()
-        self.jobs.load()
-        for incoming in self.home.glob(f"*/{INCOMING}"):
-            shutil.rmtree(incoming, ignore_errors=True)
+        self.tidy()
         self.dispatcher.start()
         self._sweeper.start()
+
+    def tidy(self) -> None:
+        """Remove what processes that were killed left, and read the jobs. Needs the folder's lock."""
+        for path in self.settings.folder.glob(".clock.json.*.partial"):
+            path.unlink(missing_ok=True)
+        for incoming in self.home.glob(f"*/{INCOMING}"):
+            shutil.rmtree(incoming, ignore_errors=True)
+        self.jobs.load()
+        for tidy in (self.book.tidy, self.keys.tidy, self.sessions.tidy, self.jobs.tidy):
+            try:
+                tidy()
+            except OSError as err:
+                log_fault(logger, "not everything could be tidied", err)
+        for client, session in self.jobs.sessions():
+            if not self.sessions.exists(client, session):
+                self.jobs.forget(session)
 
     def close(self) -> None:
         """End workers and threads; what is on disk goes on at the next start."""
         self._stop.set()
         self.dispatcher.close()
+        self.jobs.settle()
         self.clock.save()
         if self._lock is not None:
             self._lock.close()
@@ -233,6 +248,8 @@ class Service:
             work = units(head.mode, head.steps, head.inputs, record.pending)
             self.queue.check_room(client, seconds_per_job=price.seconds_per_token * len(work))
             now = self.clock.now()
+            self.sessions.touch(client, session, now=now)
+            self.keys.touch(client, record.key_set, now=now)
             job = self.jobs.create(
                 client,
                 session=session,
@@ -246,8 +263,6 @@ class Service:
                 digest=digest,
                 now=now,
             )
-            self.sessions.touch(client, session, now=now)
-            self.keys.touch(client, record.key_set, now=now)
             self.queue.put(client, session, job.job)
         self.events.publish(job.job, state="queued", ahead=self.queue.ahead(job.job) or 0)
         return job, True
@@ -289,7 +304,7 @@ class Service:
         return (session.config_id, job.client, session.key_set), opening, order
 
     def _ended(self, job: Job) -> None:
-        (self.jobs.folder(job.client, job.job) / "request.bin").unlink(missing_ok=True)
+        self.jobs.settle()
         self.events.settle(job.job)
         self.jobs.keep_newest(job.client, self.settings.ended_jobs_per_client)
 
@@ -306,6 +321,7 @@ class Service:
     def sweep(self, *, now: float | None = None) -> None:
         """Remove what has expired: jobs, then sessions, then key sets no session needs."""
         s, now = self.settings, self.clock.now() if now is None else now
+        self.jobs.settle()
         self.jobs.expire(now=now, after=s.job_seconds)
         busy = frozenset(j.session for j in self.jobs.active())
         for _, session in self.sessions.expire(now=now, after=s.session_seconds, keep=busy):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import threading
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heatfhe.errors import FileFormatError
 from heatfhe.files import read_json, write_json
-from heatfhe.server.disk import disk_errors, folder_bytes
+from heatfhe.server.disk import disk_errors, folder_bytes, remove_nameless, remove_partials
 from heatfhe.server.journal import Journal
 from heatfhe.wire import Refusal
 
@@ -53,7 +55,7 @@ class SessionStore:
         """Open an empty session."""
         with self._lock:
             home = self._folder / client / "sessions"
-            if home.exists() and len([p for p in home.iterdir() if p.is_dir()]) >= self._most:
+            if len(list(home.glob("*/session.json"))) >= self._most:
                 raise Refusal(
                     "quota", f"this client already has {self._most} sessions", "delete one: DELETE /v1/sessions/{id}"
                 )
@@ -68,12 +70,16 @@ class SessionStore:
                     raise
             return self.get(client, session)
 
+    def exists(self, client: str, session: str) -> bool:
+        """Whether a client has a session."""
+        return (self.folder(client, session) / "session.json").exists()
+
     def get(self, client: str, session: str) -> Session:
         """One session, or a refusal that does not say whether someone else has it."""
         with self._lock:
             folder = self.folder(client, session)
             if not (folder / "session.json").exists():
-                raise Refusal("not_found", "no such session", "open one: POST /v1/sessions")
+                raise _unknown()
             body = read_json(folder / "session.json", KIND, (VERSION,))
             head = Journal(folder).head()
             size = folder_bytes(folder)
@@ -82,11 +88,14 @@ class SessionStore:
             )
 
     def all(self, client: str) -> list[Session]:
-        """Every session of a client."""
+        """Every session of a client that this version can read."""
         with self._lock:
             home = self._folder / client / "sessions"
-            names = sorted(p.parent.name for p in home.glob("*/session.json")) if home.exists() else []
-            return [self.get(client, name) for name in names]
+            found = []
+            for name in sorted(p.parent.name for p in home.glob("*/session.json")):
+                with contextlib.suppress(FileFormatError):  # of another version: it is left alone
+                    found.append(self.get(client, name))
+            return found
 
     def touch(self, client: str, session: str, *, now: float) -> None:
         """Note that a session was used."""
@@ -99,8 +108,24 @@ class SessionStore:
     def delete(self, client: str, session: str) -> None:
         """Remove a session with its cache."""
         with self._lock:
-            self.get(client, session)
-            shutil.rmtree(self.folder(client, session))
+            folder = self.folder(client, session)
+            if not (folder / "session.json").exists():
+                raise _unknown()
+            (folder / "session.json").unlink()  # first: half a session must not look like a whole one
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def tidy(self) -> None:
+        """Remove what killed processes left: sessions that were never whole, states that are not current."""
+        with self._lock:
+            for home in self._folder.glob("*/sessions"):
+                remove_nameless(home, "session.json", ("journal.json", "lock", "state-*", ".*.partial", ".*.old"))
+                for folder in [p.parent for p in home.glob("*/session.json")]:
+                    journal = Journal(folder)
+                    # A worker of the former server may be about to end; it tidies up itself when the next one works.
+                    with journal.lock(wait=False) as mine, contextlib.suppress(FileFormatError):
+                        if mine:
+                            remove_partials(folder)
+                            journal.tidy()
 
     def expire(self, *, now: float, after: float, keep: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
         """Delete sessions not used for ``after`` seconds; returns (client, session)."""
@@ -112,3 +137,7 @@ class SessionStore:
                         self.delete(client, session.session)
                         gone.append((client, session.session))
         return gone
+
+
+def _unknown() -> Refusal:
+    return Refusal("not_found", "no such session", "open one: POST /v1/sessions")

@@ -13,7 +13,7 @@ from heatfhe.errors import WireError
 from heatfhe.files import atomic_write
 from heatfhe.server.journal import Journal, Snapshot
 from heatfhe.server.quota import client_bytes, over_quota
-from heatfhe.wire import JobHead, JobOutput, MessageFile
+from heatfhe.wire import JobHead, JobOutput, MessageFile, Refusal
 
 Tick = Callable[[int, int], None]  # bootstraps done, bootstraps in all
 Emit = Callable[[Mapping[str, Any]], None]
@@ -108,6 +108,12 @@ def perform(
         plan = units(request.mode, request.steps, request.inputs, task.pending)
         done = snapshot.units if snapshot.job == task.job else 0
         position = snapshot.position
+        if snapshot.job != task.job and position != request.start:
+            # The session has gone on: this job ended before, and the disk did not take the record of it.
+            if not all((task.job_folder / f"output-{step:04d}").exists() for step in range(request.steps)):
+                raise Refusal("conflict", "the session has gone on without this job", "submit a new job")
+            emit({"unit": len(plan), "units": len(plan), "outputs": request.steps})
+            return True
         runner.restore(snapshot.values)
         ready = sum(unit.step is not None for unit in plan[:done])
         emit({"unit": done, "units": len(plan), "outputs": ready})
