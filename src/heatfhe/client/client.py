@@ -18,6 +18,7 @@ from heatfhe.approx import gumbel_noise
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.keys import KeyFolder
 from heatfhe.client.layout import Layout
+from heatfhe.client.leftovers import sweep
 from heatfhe.client.link import Link
 from heatfhe.client.pending import PendingJobs
 from heatfhe.client.read import read_logits, read_token, round_to_bits
@@ -141,6 +142,7 @@ class Client:
         data = self._link.ask("GET", f"/v1/models/{self.config.model}/bundle").content
         found = Bundle.read(data, self.config)
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent)
         with atomic_write(path) as f:
             f.write(data)
         return found

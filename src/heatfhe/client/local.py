@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from heatfhe.client.leftovers import runs
 from heatfhe.errors import ConfigError
 
 _BUSY = "another server uses this folder"  # what heat serve says
@@ -57,7 +58,7 @@ def _spare(folder: Path) -> Iterator[Path]:
     """A folder beside one that is in use. It goes with the block; those of processes that were killed go now."""
     for old in folder.parent.glob(f"{folder.name}.*.spare"):
         owner = old.name.removeprefix(f"{folder.name}.").partition(".")[0]
-        if owner.isdecimal() and not _runs(int(owner)):
+        if owner.isdecimal() and not runs(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
     spare = folder.with_name(f"{folder.name}.{os.getpid()}.{secrets.token_hex(4)}.spare")
     spare.mkdir(mode=0o700)
@@ -65,16 +66,6 @@ def _spare(folder: Path) -> Iterator[Path]:
         yield spare
     finally:
         shutil.rmtree(spare, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 @contextmanager

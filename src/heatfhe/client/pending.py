@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from heatfhe.client.leftovers import sweep
 from heatfhe.files import atomic_write, read_json, write_json
 
 KIND, VERSION = "heatfhe-pending-job", 1
+_ALONE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,13 @@ class PendingJobs:
     """A folder of jobs: <key>.json says what, <key>.bin are the bytes. Prompts are in it encrypted only."""
 
     def __init__(self, folder: Path) -> None:
+        """Opens a folder; what killed clients left half written in it goes."""
         self._folder = folder
+        sweep(folder)
+        for path in folder.glob("*.bin"):
+            # The bytes are written first: of a client that was killed before it wrote what they are, they stay alone.
+            if not path.with_suffix(".json").exists() and time.time() - path.stat().st_mtime > _ALONE_SECONDS:
+                path.unlink(missing_ok=True)
 
     def add(self, key: str, *, session: str, steps: int, config_id: str, data: bytes) -> None:
         """Store a job before it is sent; storing it again changes nothing."""

@@ -33,7 +33,7 @@ class SteadyClock:
         passed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path, self._wall, self._passed = path, wall, passed
-        self._lock = threading.Lock()
+        self._lock, self._saving = threading.Lock(), threading.Lock()
         self._now, self._then = wall(), passed()
 
     def start(self) -> None:
@@ -57,6 +57,6 @@ class SteadyClock:
 
     def save(self) -> None:
         """Note where this run is, for the next one. A full disk is no reason to stop."""
-        body = {"now": self.now(), "wall": self._wall()}
-        with contextlib.suppress(OSError):
+        with self._saving, contextlib.suppress(OSError):
+            body = {"now": self.now(), "wall": self._wall()}
             write_json(self._path, KIND, VERSION, body)

@@ -13,24 +13,27 @@ from pathlib import Path
 from heatfhe.wire import Refusal
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn a full disk into a refusal that says so; other errors pass."""
+    """Turn a full disk, or one that takes no writes, into a refusal that says so; other errors pass."""
     try:
         yield
     except OSError as err:
         if err.errno in _FULL:
             raise disk_full() from err
+        if err.errno in _CLOSED:
+            raise disk_full("the server cannot write to its disk") from err
         raise
 
 
-def disk_full() -> Refusal:
+def disk_full(what: str = "the server's disk is full") -> Refusal:
     """The refusal for a disk without room."""
     return Refusal(
         "disk_full",
-        "the server's disk is full; nothing was changed",
+        f"{what}; nothing was changed",
         "delete key sets or sessions, or try again later",
         retry_after=60,
     )

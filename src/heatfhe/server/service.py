@@ -14,6 +14,7 @@ from typing import Any
 
 from heatfhe.server.auth import ClientBook
 from heatfhe.server.clock import SteadyClock
+from heatfhe.server.disk import disk_errors
 from heatfhe.server.dispatch import Dispatcher
 from heatfhe.server.events import EventHub
 from heatfhe.server.faults import log_fault
@@ -102,6 +103,8 @@ class Service:
     def close(self) -> None:
         """End workers and threads; what is on disk goes on at the next start."""
         self._stop.set()
+        if self._sweeper.is_alive():
+            self._sweeper.join(timeout=5)
         self.dispatcher.close()
         self.jobs.settle()
         self.clock.save()
@@ -157,6 +160,10 @@ class Service:
             )
         now = self.clock.now()
         self.keys.touch(client, key_set, now=now)
+        with self._submit:
+            busy = frozenset(j.session for j in self.jobs.active(client=client))
+            for gone in self.sessions.make_room(client, now=now, keep=busy):
+                self.jobs.forget(gone)
         return self.sessions.create(client, model=model.config.model, config_id=config_id, key_set=key_set, now=now)
 
     def delete_session(self, client: str, session: str) -> None:
@@ -186,7 +193,8 @@ class Service:
         """Where an upload of a job may be written, once there is room and quota for it; what is left there goes."""
         with self.quota.hold(client, size):
             folder = self.home / client / INCOMING
-            folder.mkdir(parents=True, exist_ok=True)
+            with disk_errors():
+                folder.mkdir(parents=True, exist_ok=True)
             path = folder / secrets.token_hex(16)
             try:
                 yield path
@@ -323,9 +331,13 @@ class Service:
         s, now = self.settings, self.clock.now() if now is None else now
         self.jobs.settle()
         self.jobs.expire(now=now, after=s.job_seconds)
-        busy = frozenset(j.session for j in self.jobs.active())
-        for _, session in self.sessions.expire(now=now, after=s.session_seconds, keep=busy):
-            self.jobs.forget(session)
+        with self._submit:
+            busy = frozenset(j.session for j in self.jobs.active())
+            expired = self.sessions.expire(
+                now=now, after=s.session_seconds, empty_after=s.empty_session_seconds, keep=busy
+            )
+            for _, session in expired:
+                self.jobs.forget(session)
         clients = [p.name for p in self.home.iterdir() if p.is_dir()]
         needed = [(c, x.key_set) for c in clients for x in self.sessions.all(c)]
         for client, key_set in self.keys.expire(now=now, after=s.key_seconds, keep=needed):

@@ -18,6 +18,7 @@ from heatfhe.server.journal import Journal
 from heatfhe.wire import Refusal
 
 KIND, VERSION = "heatfhe-session", 1
+_IDLE_SECONDS = 600.0  # longer than any upload of a first job takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,11 @@ class Session:
     position: int
     pending: bool
     size: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been computed in it: to lose it costs its owner nothing but opening another."""
+        return not (self.position or self.pending)
 
     def as_json(self) -> dict[str, Any]:
         names = ("session", "model", "config_id", "key_set", "created", "used", "position", "pending", "size")
@@ -127,13 +133,30 @@ class SessionStore:
                             remove_partials(folder)
                             journal.tidy()
 
-    def expire(self, *, now: float, after: float, keep: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
-        """Delete sessions not used for ``after`` seconds; returns (client, session)."""
-        gone = []
+    def make_room(self, client: str, *, now: float, keep: frozenset[str]) -> list[str]:
+        """Where a client has all the sessions it may, delete its oldest empty one, unless it may be about to be used.
+
+        A client that dies between opening a session and using it leaves one each time; they must not lock it out.
+        """
+        with self._lock:
+            mine = self.all(client)
+            idle = [s for s in mine if s.empty and now - s.used > _IDLE_SECONDS and s.session not in keep]
+            if len(mine) < self._most or not idle:
+                return []
+            oldest = min(idle, key=lambda s: s.used).session
+            self.delete(client, oldest)
+            return [oldest]
+
+    def expire(
+        self, *, now: float, after: float, empty_after: float | None = None, keep: frozenset[str] = frozenset()
+    ) -> list[tuple[str, str]]:
+        """Delete sessions not used for ``after`` seconds, empty ones for ``empty_after``; returns (client, session)."""
+        gone, empty_after = [], after if empty_after is None else empty_after
         with self._lock:
             for client in sorted(p.name for p in self._folder.iterdir() if p.is_dir()):
                 for session in self.all(client):
-                    if now - session.used > after and session.session not in keep:
+                    limit = min(after, empty_after) if session.empty else after
+                    if now - session.used > limit and session.session not in keep:
                         self.delete(client, session.session)
                         gone.append((client, session.session))
         return gone

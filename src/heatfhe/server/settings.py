@@ -15,7 +15,7 @@ _POSITIVE = (
     *("resident_workers", "queue_jobs", "queue_jobs_per_client", "sessions_per_client", "key_sets_per_client"),
     *("client_bytes", "chunk_bytes", "max_steps", "key_seconds", "session_seconds", "job_seconds"),
     *("requests_per_second", "request_burst", "body_seconds", "request_bytes", "ended_jobs_per_client"),
-    "turn_seconds",
+    *("empty_session_seconds", "turn_seconds"),
 )
 
 
@@ -44,8 +44,9 @@ class Settings:
     """Everything a server is told. Sizes are bytes, times seconds.
 
     ``insecure`` allows parameter sets named insecure-...; ``simulate`` runs every plan on the clear engine, which
-    encrypts nothing. ``joined`` lets client code live in the same process: tests of simulated models only. After
-    ``turn_seconds`` a running job gives way at its next unit, if another client waits.
+    encrypts nothing. A session that holds nothing (no job came, or none got anywhere) is kept for
+    ``empty_session_seconds``. After ``turn_seconds`` a running job gives way at its next unit, if another client waits.
+    ``joined`` lets client code live in the same process: tests of simulated models only.
     """
 
     folder: Path
@@ -69,6 +70,7 @@ class Settings:
     max_steps: int = 1024
     key_seconds: int = 30 * DAY
     session_seconds: int = 7 * DAY
+    empty_session_seconds: int = 7200
     job_seconds: int = DAY
     requests_per_second: float = 50.0
     request_burst: int = 200
