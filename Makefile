@@ -5,7 +5,7 @@ export PYTHONPATH := src
 export OMP_WAIT_POLICY := passive
 PYTEST = -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-slow test-pythons test-gpu check bench docs proofs clean
+.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs proofs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -22,6 +22,9 @@ test: ## every quick test, on every engine that loads here
 test-slow: ## minutes to hours: secure rings, real weights (HEATFHE_WEIGHTS, HEATFHE_DATA), long runs
 	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m "slow and not gpu"
 	@if env=$$(scripts/setup openfhe); then OMP_NUM_THREADS=2 $$env/bin/python $(PYTEST) tests/engine tests/client -m "openfhe and slow"; fi
+
+chaos: ## a server killed, filled, closed and set to another day, 100 rounds (ROUNDS=n), as a table
+	@env=$(MAIN) && $$env/bin/python runs/chaos.py --rounds $${ROUNDS:-100}
 
 test-pythons: ## the package without torch on Python 3.10 to 3.13
 	@for v in 3.10 3.11 3.12 3.13; do echo "== Python $$v"; env=$$(scripts/setup lite $$v) && $$env/bin/python $(PYTEST) tests -m "not slow and not gpu" || exit 1; done
