@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,11 +18,24 @@ import httpx
 import pytest
 
 from heatfhe.cli.proxy import EXAMPLES
+from heatfhe.client.proxy import BadRequest, read_ask
+from heatfhe.errors import ConfigError
 from heatfhe.server import ModelSource
 from tests.server.serving import ROOT, ServerProcess, served_circuit
 
+given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given
+st = pytest.importorskip("hypothesis.strategies")
 openai = pytest.importorskip("openai", reason="the openai package is a development dependency")
 PROMPT = "w1 w2 w3"
+NAMES = ["prompt", "messages", "content", "type", "text", "stop", "temperature", "top_p", "max_tokens", "n", "stream"]
+NAMES += ["repetition_penalty", "best_of", "model", "stream_options", "include_usage", "max_completion_tokens"]
+JSON_LEAF = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just(10**400))
+
+
+def bodies(inner: Any) -> Any:
+    return st.dictionaries(st.sampled_from(NAMES), inner, max_size=6)
+
+
 TOKENS = served_circuit().generate([1, 2, 3], 8).tokens
 ANSWER = " ".join(f"w{t}" for t in TOKENS)
 
@@ -116,6 +130,8 @@ def test_sampling_options(ai: Any) -> None:
         ({"prompt": PROMPT, "n": 2}, "one answer"),
         ({"prompt": [PROMPT, PROMPT]}, "prompt must be one text"),
         ({"prompt": PROMPT, "temperature": -1}, "temperature"),
+        ({"prompt": [1, 64], "max_tokens": 1}, "vocabulary of 64"),
+        ({"prompt": [1, 1 << 70], "max_tokens": 1}, "vocabulary of 64"),
     ],
 )
 def test_what_cannot_be_done_is_said(ai: Any, options: dict[str, object], said: str) -> None:
@@ -138,6 +154,27 @@ def test_pages_in_a_browser_cannot_reach_it(url: str) -> None:
     assert (
         httpx.post(f"{url}/completions", content=b"{", headers={"content-type": "application/json"}).status_code == 400
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stop", v) for v in (5, 0, True, {"a": 1}, [5], [""], ["a"] * 5, [["a"]])]
+    + [("temperature", v) for v in ("1", True, 10**400, [1], {})]
+    + [("top_p", 10**400), ("max_tokens", 0), ("max_tokens", False), ("max_tokens", "4"), ("max_tokens", 2.0)]
+    + [("prompt", v) for v in ("\ud800", "", 5, [], [[1], [2]], [True], {})],
+    ids=lambda v: ascii(v)[:24],
+)
+def test_a_value_of_the_wrong_kind_is_a_bad_request_and_names_itself(name: str, value: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_ask({"prompt": PROMPT, name: value}, chat=False, model="tiny")
+    assert caught.value.param == name
+
+
+@given(body=st.recursive(JSON_LEAF, lambda inner: st.lists(inner, max_size=3) | bodies(inner), max_leaves=8))
+def test_no_body_raises_an_error_that_is_not_ours(body: object) -> None:
+    for chat in (False, True):
+        with contextlib.suppress(BadRequest, ConfigError):
+            read_ask(body, chat=chat, model="tiny")
 
 
 def printed(kind: str) -> list[str]:

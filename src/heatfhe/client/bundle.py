@@ -46,13 +46,16 @@ class Bundle:
 
     def rows(self, tokens: Sequence[int]) -> NDArray[np.float64]:
         """Centred embedding rows of tokens, in float64: what the residual stream starts from, without positions."""
-        ids = np.asarray(tokens, dtype=np.int64)
-        if ids.size and (ids.min() < 0 or ids.max() >= self.table.shape[0]):
+        self.check(tokens)
+        rows = self.table[np.asarray(tokens, dtype=np.int64)].astype(np.float64)
+        return np.asarray(rows - rows.mean(axis=-1, keepdims=True))
+
+    def check(self, tokens: Sequence[int]) -> None:
+        """Refuse token ids that the model does not have."""
+        if any(not 0 <= int(t) < self.table.shape[0] for t in tokens):
             raise ConfigError(
                 f"a token id lies outside the vocabulary of {self.table.shape[0]}; use the model's tokenizer"
             )
-        rows = self.table[ids].astype(np.float64)
-        return np.asarray(rows - rows.mean(axis=-1, keepdims=True))
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 
 from heatfhe.approx import gumbel_noise
+from heatfhe.client.bundle import LIMITS as BUNDLE_LIMITS
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.keys import KeyFolder
 from heatfhe.client.layout import Layout
@@ -40,6 +41,7 @@ from heatfhe.wire import (
     parse,
 )
 
+_TOKENIZER_BYTES = 256 << 20
 Facts = Callable[[dict[str, Any]], None]
 
 
@@ -139,7 +141,9 @@ class Client:
                 return Bundle.read(path.read_bytes(), self.config)
             except WireError:
                 path.unlink()
-        data = self._link.ask("GET", f"/v1/models/{self.config.model}/bundle").content
+        table = self.config.vocabulary * self.layout.width * 8
+        most = min(table + _TOKENIZER_BYTES, BUNDLE_LIMITS.total_bytes)
+        data = self._link.ask("GET", f"/v1/models/{self.config.model}/bundle", most=most).content
         found = Bundle.read(data, self.config)
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)
@@ -372,7 +376,7 @@ class Client:
                     facts(event)
                 state = str(event.get("state", state))
                 while step < min(steps, int(event.get("outputs", 0))):
-                    data = self._link.ask("GET", f"/v1/jobs/{job}/outputs/{step}").content
+                    data = self._link.ask("GET", f"/v1/jobs/{job}/outputs/{step}", most=limits.total_bytes).content
                     output = JobOutput.from_message(parse(data, limits, kinds=("output",)))
                     if (output.job, output.step, output.plan) != (job, step, self.config.plan):
                         raise WireError("an output belongs to another job, step or plan; do not use this server")

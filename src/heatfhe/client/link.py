@@ -1,21 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line to a server: httpx with a token, retries with bounded patience, and refusals as errors."""
+"""The line to a server: httpx with a token, bounded patience, bounded answers, and refusals as errors."""
 
 from __future__ import annotations
 
-import json
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from heatfhe.errors import ConfigError, WireError
-from heatfhe.wire import Refusal
+from heatfhe.wire import Refusal, strict_json
 
-_AGAIN = frozenset({429, 502, 503, 504, 507})
-_LARGEST_JSON = 8 << 20
+AGAIN = frozenset({429, 502, 503, 504, 507})
+_LARGEST_JSON, _LARGEST_REFUSAL, _LARGEST_EVENT = 8 << 20, 65_536, 65_536
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+
+
+class LostServerError(WireError):
+    """The server could not be reached while patience lasted. What it was asked to do may go on there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer: its status and its bytes as they were sent."""
+
+    status: int
+    content: bytes
+
+    def json(self) -> Any:
+        """The JSON object of the answer; nothing for an empty one."""
+        try:
+            return strict_json(self.content, limit=_LARGEST_JSON) if self.content else None
+        except WireError as err:
+            raise WireError("the server's answer is not the JSON that was expected; check the address") from err
 
 
 class Link:
@@ -70,64 +91,101 @@ class Link:
         body: Any = None,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> httpx.Response:
-        """One answer with a success status; a refusal is raised as such once retrying does not help."""
+        most: int = _LARGEST_JSON,
+    ) -> Reply:
+        """One answer with a success status and at most ``most`` bytes; a refusal is raised once retrying is no help."""
         end, wait = time.monotonic() + self._patience, 0.1
         while True:
             try:
-                answer = self._client.request(
+                with self._client.stream(
                     method, path, params=params, json=body, content=content, headers=dict(headers or {})
-                )
+                ) as answer:
+                    if answer.is_success:
+                        return Reply(answer.status_code, _body(answer, most))
+                    refusal = _refusal(answer)
             except httpx.TransportError as err:
                 if time.monotonic() + wait > end:
-                    raise WireError(
+                    raise LostServerError(
                         f"the server does not answer ({type(err).__name__}); check the address, then use --resume"
                     ) from err
             else:
-                if answer.is_success:
-                    return answer
-                refusal = _refusal(answer)
                 pause = max(wait, refusal.retry_after or 0.0)
-                if answer.status_code not in _AGAIN or refusal.code == "quota" or time.monotonic() + pause > end:
+                if refusal.status not in AGAIN or refusal.code == "quota" or time.monotonic() + pause > end:
                     raise refusal
                 wait = pause
             time.sleep(wait * random.uniform(0.8, 1.2))
             wait = min(wait * 2, 10.0)
 
     def json(self, method: str, path: str, *, body: Any = None) -> Any:
-        """The JSON of an answer."""
-        answer = self.ask(method, path, body=body)
-        if len(answer.content) > _LARGEST_JSON:
-            raise WireError("the server's answer is too large; do not use this server")
-        try:
-            return json.loads(answer.content) if answer.content else None
-        except ValueError as err:
-            raise WireError("the server's answer is not JSON; check the address") from err
+        """The JSON object of an answer."""
+        return self.ask(method, path, body=body).json()
 
     def events(self, path: str) -> Iterator[dict[str, Any]]:
         """Server-sent events as they come. Ends when the stream does; a cut is not an error, the caller asks again."""
         try:
             with self._client.stream("GET", path, headers={"accept": "text/event-stream"}) as answer:
                 if not answer.is_success:
-                    answer.read()
                     refusal = _refusal(answer)
-                    if answer.status_code in _AGAIN:
+                    if refusal.status in AGAIN:
                         return
                     raise refusal
-                for line in answer.iter_lines():
-                    if line.startswith("data:") and len(line) < 65_536:
-                        event = json.loads(line[5:])
-                        if isinstance(event, dict):
-                            yield event
-        except (httpx.TransportError, ValueError):
+                for line in _lines(_pieces(answer)):
+                    if line.startswith(b"data:") and (event := _object(line[5:])) is not None:
+                        yield event
+        except httpx.TransportError:
             return
+
+
+def _pieces(answer: httpx.Response) -> Iterator[bytes]:
+    """The bytes of a body as they came. A compressed one is refused: few bytes of it could fill the memory."""
+    encoding = answer.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise WireError("the server compressed its answer although it was asked not to; do not use this server")
+    if answer.is_stream_consumed:  # a transport that hands over whole answers, as tests have
+        yield answer.content
+    else:
+        yield from answer.iter_raw()
+
+
+def _body(answer: httpx.Response, most: int) -> bytes:
+    """A body of at most ``most`` bytes."""
+    said = answer.headers.get("content-length", "")
+    too_large = WireError(f"an answer of the server exceeds {most} bytes; do not use this server")
+    if said.isascii() and said.isdigit() and (len(said) > 18 or int(said) > most):
+        raise too_large
+    data = bytearray()
+    for piece in _pieces(answer):
+        data += piece
+        if len(data) > most:
+            raise too_large
+    return bytes(data)
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines of a stream. One that is too long is dropped as it comes."""
+    held, dropping = b"", False
+    for piece in pieces:
+        *ended, held = (held + piece).split(b"\n")
+        for line in ended:
+            if not dropping and len(line) <= _LARGEST_EVENT:
+                yield line.rstrip(b"\r")
+            dropping = False
+        if dropping or len(held) > _LARGEST_EVENT:
+            held, dropping = b"", True
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        return strict_json(data, limit=max(_LARGEST_EVENT, _LARGEST_REFUSAL))
+    except WireError:
+        return None
 
 
 def _refusal(answer: httpx.Response) -> Refusal:
     try:
-        body = json.loads(answer.content[:65_536])
-    except ValueError:
-        body = None
+        body = _object(_body(answer, _LARGEST_REFUSAL))
+    except WireError:
+        body = None  # too large, or compressed: its status is enough
     header = answer.headers.get("retry-after", "")
-    wait = float(header) if header.replace(".", "", 1).isdigit() else None
-    return Refusal.from_json(answer.status_code, body, retry_after=None if wait is None else min(wait, 600.0))
+    wait = min(float(header), 600.0) if _SECONDS.fullmatch(header) else None
+    return Refusal.from_json(answer.status_code, body, retry_after=wait)

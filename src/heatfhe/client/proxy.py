@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -167,19 +167,19 @@ def read_ask(body: Any, *, chat: bool, model: str) -> Ask:
         raise BadRequest("only one answer per request", "n")
     if body.get("model") not in (None, model):
         raise BadRequest(f"this proxy serves {model}", "model", "model_not_found")
-    tokens = body.get("max_completion_tokens") or body.get("max_tokens") or 16
+    tokens = next((v for v in map(body.get, ("max_completion_tokens", "max_tokens")) if v is not None), 16)
     if type(tokens) is not int or tokens < 1:
         raise BadRequest("max_tokens must be a positive integer", "max_tokens")
     numbers = {}
     for name, default in (("temperature", 0.0), ("top_p", 1.0), ("repetition_penalty", 1.0)):
         value = body.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        if value is not None and not _is_number(value):
             raise BadRequest(f"{name} must be a number", name)
         numbers[name] = default if value is None else float(value)
     sampler = Sampler(**numbers)
-    stop = body.get("stop") or ()
-    stop = (stop,) if isinstance(stop, str) else tuple(stop)
-    if len(stop) > 4 or not all(isinstance(s, str) and s for s in stop):
+    stop = body.get("stop")
+    stop = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list) or len(stop) > 4 or not all(isinstance(s, str) and s for s in stop):
         raise BadRequest("stop must be up to four strings", "stop")
     options = body.get("stream_options") or {}
     return Ask(
@@ -187,17 +187,27 @@ def read_ask(body: Any, *, chat: bool, model: str) -> Ask:
         tokens=tokens,
         sampler=sampler,
         interactive=sampler.needs_logits,
-        stop=stop,
+        stop=tuple(stop),
         stream=body.get("stream") is True,
         usage=isinstance(options, dict) and options.get("include_usage") is True,
         chat=chat,
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value is a JSON number that a float can hold."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 64)
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Whether a value is text that has a UTF-8 form: half of a surrogate pair has none."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def _prompt(value: Any) -> str | tuple[int, ...]:
-    if isinstance(value, list) and len(value) == 1:
+    if isinstance(value, list) and len(value) == 1 and type(value[0]) is not int:
         value = value[0]
-    if isinstance(value, str) and value:
+    if _is_text(value) and value:
         return value
     if isinstance(value, list) and value and all(type(v) is int for v in value):
         return tuple(value)
@@ -214,7 +224,7 @@ def _chat_prompt(messages: Any) -> str:
         if isinstance(content, list):
             parts = [p.get("text") for p in content if isinstance(p, dict) and p.get("type") == "text"]
             content = "".join(p for p in parts if isinstance(p, str))
-        if not isinstance(content, str):
+        if not _is_text(content):
             raise BadRequest("every message needs text as its content", "messages")
         texts.append(content)
     prompt = "\n".join(texts)
