@@ -19,6 +19,7 @@ from heatfhe.ckks.params import MAX_LOG_SPARSE_MODULUS, Params
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.ckks.ring import Ring
 from heatfhe.ckks.secret import KeyMaker, OsSource, SecretKey, make_secret
+from heatfhe.client.read import NO_RETRY
 from heatfhe.engine.native import NativeEngine
 from heatfhe.engine.protocol import KeyRequest, MemoryKeys, Slots
 from heatfhe.errors import ConfigError, DecryptError, FileFormatError, WireError
@@ -65,7 +66,7 @@ class NativeKeyring:
         """Slot values of a ciphertext in wire form. They, and whether this succeeds, stay with the client."""
         slots = self._maker.decrypt(self._archive.parse(blob))
         if not np.isfinite(slots).all() or float(np.abs(slots).max()) > PLAUSIBLE:
-            raise DecryptError("a ciphertext does not decrypt to a plausible value; run the request again")
+            raise DecryptError(f"a ciphertext does not decrypt to a plausible value. {NO_RETRY}")
         return slots
 
     def evaluation_keys(self) -> Iterator[tuple[str, bytes]]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
+from heatfhe.client.read import NO_RETRY
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import Context, refusals
 from heatfhe.engine.openfhe_keys import ProcessKeys, needs_automorphisms
@@ -65,10 +66,10 @@ class OpenFHEKeyring:
         try:
             plain = self._context.cc.Decrypt(self._secret, value)
         except RuntimeError as err:
-            raise DecryptError("a ciphertext does not decrypt to a plausible value; run the request again") from err
+            raise DecryptError(f"a ciphertext does not decrypt to a plausible value. {NO_RETRY}") from err
         slots = np.asarray(plain.GetCKKSPackedValueArray(), dtype=np.complex128)
         if slots.shape != (self._context.slots,) or not np.isfinite(slots).all():
-            raise DecryptError("a ciphertext does not decrypt to a plausible value; run the request again")
+            raise DecryptError(f"a ciphertext does not decrypt to a plausible value. {NO_RETRY}")
         return slots
 
     def _make_keys(self) -> None:

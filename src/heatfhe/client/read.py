@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from heatfhe.errors import DecryptError
 
 Real = NDArray[np.float64]
+NO_RETRY = "The client does not retry, because a retry would reveal the failure. Run it again if you accept that leak."
 LEAST_LEADER, LARGEST_ENTRY, LARGEST_LOGIT = 0.02, 4.0, 1e6
 
 
@@ -20,10 +21,7 @@ def read_token(row: Real, position: int) -> tuple[int, bool]:
     """
     leader = float(row.max()) if np.isfinite(row).all() else 0.0
     if leader < LEAST_LEADER or float(np.abs(row).max()) > LARGEST_ENTRY:
-        raise DecryptError(
-            f"the output at position {position} is not a plausible choice of one word; it is not asked for again by "
-            "itself, since that would tell the server. Ask anew if you accept that"
-        )
+        raise DecryptError(f"the output at position {position} is not a plausible choice of one word. {NO_RETRY}")
     second = float(np.partition(row, -2)[-2])
     return int(np.argmax(row)), second > 0.5 * leader
 
@@ -31,9 +29,7 @@ def read_token(row: Real, position: int) -> tuple[int, bool]:
 def read_logits(row: Real, position: int) -> Real:
     """Logits, if they are plausible numbers."""
     if not np.isfinite(row).all() or float(np.abs(row).max()) > LARGEST_LOGIT:
-        raise DecryptError(
-            f"the logits at position {position} are not plausible; ask anew if you accept that it is seen"
-        )
+        raise DecryptError(f"the logits at position {position} are not plausible. {NO_RETRY}")
     return row
 
 
