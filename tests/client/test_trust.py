@@ -3,22 +3,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from heatfhe.client import check_config, load_keyring
+from heatfhe.ckks.params import Params
+from heatfhe.client import Sampler, check_config, load_keyring
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.layout import Layout
 from heatfhe.client.pending import PendingJobs
 from heatfhe.client.read import read_logits, read_token, round_to_bits
+from heatfhe.client.trust import trusted_bits
+from heatfhe.engine import KeyRequest
 from heatfhe.errors import ConfigError, DecryptError, WireError
 from heatfhe.planning.params import preset
 from heatfhe.server import ModelSource, Settings
 from heatfhe.server.program import describe_model
 from heatfhe.wire import ModelConfig, Price
+from tests.server.serving import ROOT, joined
+
+given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given
+st = pytest.importorskip("hypothesis.strategies")
 
 D = "ab" * 32
 SECURE = preset("native-16-r40")
@@ -64,6 +74,114 @@ def test_a_server_cannot_talk_a_set_into_being_secure() -> None:
     lying = config(params=replace(SECURE, log_qp=SECURE.log_qp - 500))
     with pytest.raises(ConfigError, match="claims"):
         load_keyring("native")(key_request(lying))
+
+
+def forged(params: Params, **changes: object) -> Params:
+    """A set with fields that no constructor checked."""
+    made = replace(params)
+    for name, value in changes.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+@given(claimed=st.floats() | st.integers() | st.none() | st.text(max_size=3))
+def test_a_server_cannot_choose_how_finely_logits_are_read(claimed: Any) -> None:
+    """The smaller of its claim and our own set's value, never below zero; what is no finite number is no claim."""
+    finite = isinstance(claimed, (int, float)) and abs(claimed) < math.inf
+    for name, own in (("native-16-r40", 17.0), ("native-16-r35", 15.0), ("insecure-native-12", 18.0)):
+        bits = trusted_bits(forged(preset(name), promised_bits=claimed))
+        assert bits == (max(0.0, min(own, claimed)) if finite else own)
+
+
+def test_a_set_we_do_not_know_is_trusted_with_the_least_of_ours() -> None:
+    """A name proves nothing: only a set whose every other field is ours has our value."""
+    assert trusted_bits(forged(SECURE, name="native-17")) == 17.0
+    assert trusted_bits(forged(SECURE, scale_bits=30.0, promised_bits=60.0)) == 15.0
+    assert trusted_bits(forged(preset("insecure-openfhe-12"), levels=7, promised_bits=60.0)) == 12.0
+    assert trusted_bits(forged(preset("insecure-openfhe-12"), engine="other", promised_bits=60.0)) == 10.0
+
+
+@given(bits=st.floats(), values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
+def test_rounding_never_fails_on_a_value(bits: float, values: list[float]) -> None:
+    """2^1020 times a logit of 16 overflows and 2^1020 times one of 15 does not: a test of the logit."""
+    row = round_to_bits(np.array(values), trusted_bits(forged(SECURE, promised_bits=bits)))
+    assert np.isfinite(row).all()
+    assert np.abs(row - values).max() <= 0.5
+
+
+def test_the_client_rounds_to_its_own_bits(source: ModelSource, tmp_path: Path) -> None:
+    """Whatever the configuration says, what the sampler sees is a multiple of 2^-bits."""
+    model = describe_model(source, Settings(folder=tmp_path, models=(source,), simulate=True))
+    assert model.config.params.promised_bits == 30.0  # of a set that this installation does not know
+    seen = []
+
+    class Watching(Sampler):
+        def choose(self, logits: np.ndarray, seen_: Sequence[int], rng: np.random.Generator) -> int:
+            seen.append(logits)
+            return super().choose(logits, seen_, rng)
+
+    with joined(source, tmp_path) as app, app.client() as client:
+        client.generate([1, 2, 3], 2, interactive=True, sampler=Watching())
+    for row in seen:
+        assert np.array_equal(row * 2.0**12, np.round(row * 2.0**12))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-9, 1.0, 1e300])
+@pytest.mark.parametrize("penalty", [1e-300, 1.0, 1e6, 1e308])
+def test_choosing_never_fails_on_plausible_logits(temperature: float, penalty: float) -> None:
+    sampler = Sampler(temperature=temperature, top_p=0.9, repetition_penalty=penalty)
+    for row in (np.full(8, 1e6), np.full(8, -1e6), np.linspace(-1e6, 1e6, 8), np.zeros(8)):
+        with np.errstate(over="raise", invalid="raise", divide="raise"):
+            assert 0 <= sampler.choose(row, [0, 7], np.random.default_rng(0)) < 8
+
+
+def test_no_message_advises_to_reveal_a_failure() -> None:
+    """Every error of a decryption says what running again would show."""
+    words = "The client does not retry, because a retry would reveal the failure. Run it again if you accept that leak."
+    for read in (read_token, read_logits):
+        with pytest.raises(DecryptError) as caught:
+            read(np.full(16, np.nan), 7)
+        assert str(caught.value).endswith(words)
+    for path in (ROOT / "src" / "heatfhe" / "client").glob("*.py"):
+        assert "run the request again" not in path.read_text()
+    pytest.importorskip("numba", reason="the native keyring needs the native extra")
+    request = KeyRequest(params=preset("insecure-native-tiny"), rotations=())
+    ring, stranger = load_keyring("native")(request), load_keyring("native")(request)
+    with pytest.raises(DecryptError) as caught:
+        ring.decrypt(stranger.encrypt(np.ones(1024), level=3))
+    assert str(caught.value).endswith(words)
+
+
+def test_the_default_folder_is_its_owners_alone(
+    source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made at 0700, and one that an older release left open is closed."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    with joined(source, tmp_path) as app:
+        for found in (None, 0o755):
+            if found is not None:
+                for folder in (".heatfhe", ".heatfhe/keys", ".heatfhe/jobs", ".heatfhe/bundles"):
+                    (home / folder).chmod(found)
+            with app.client(folder=None) as client:
+                client.generate([1], 1)
+            modes = {p.name: p.stat().st_mode & 0o777 for p in [home / ".heatfhe", *(home / ".heatfhe").iterdir()]}
+            assert modes == dict.fromkeys((".heatfhe", "keys", "jobs", "bundles"), 0o700)
+
+
+def test_a_folder_of_the_users_keeps_its_mode(source: ModelSource, tmp_path: Path) -> None:
+    """--keys may name a place that others use as well; what we make in it is private."""
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    with joined(source, tmp_path) as app:
+        with app.client(folder=shared) as client:
+            client.generate([1], 1)
+        with app.client(folder=tmp_path / "new" / "keys") as client:
+            client.generate([1], 1)
+    assert shared.stat().st_mode & 0o777 == 0o755
+    assert {p.stat().st_mode & 0o777 for p in shared.iterdir()} == {0o700}
+    assert (tmp_path / "new" / "keys").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_layout_that_does_not_fit_is_refused() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from heatfhe.approx import gumbel_noise
 from heatfhe.client.bundle import LIMITS as BUNDLE_LIMITS
 from heatfhe.client.bundle import Bundle
+from heatfhe.client.home import default_home, private_folder, private_home
 from heatfhe.client.keys import KeyFolder
 from heatfhe.client.layout import Layout
 from heatfhe.client.leftovers import sweep
@@ -24,7 +25,7 @@ from heatfhe.client.link import Link
 from heatfhe.client.pending import PendingJobs
 from heatfhe.client.read import read_logits, read_token, round_to_bits
 from heatfhe.client.sampling import Sampler, check_temperature, fresh_generator
-from heatfhe.client.trust import check_config, key_request
+from heatfhe.client.trust import check_config, key_request, trusted_bits
 from heatfhe.engine import Keyring, KeyringFactory
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import atomic_write
@@ -97,7 +98,7 @@ class Client:
     ) -> None:
         self._link = Link(url, token=token, transport=transport, patience=patience, verify=verify)
         self._model, self._insecure, self._simulate = model, insecure, simulate
-        self._folder = folder if folder is not None else Path.home() / ".heatfhe"
+        self._folder = folder if folder is not None else default_home()
         self._factory = keyring
         self._key_set: str | None = None
 
@@ -135,7 +136,7 @@ class Client:
     @cached_property
     def bundle(self) -> Bundle:
         """Tokenizer and embeddings, kept on disk under their digest."""
-        path = self._folder / "bundles" / self.config.bundle
+        path = self._own("bundles") / self.config.bundle
         if path.exists():
             try:
                 return Bundle.read(path.read_bytes(), self.config)
@@ -145,11 +146,13 @@ class Client:
         most = min(table + _TOKENIZER_BYTES, BUNDLE_LIMITS.total_bytes)
         data = self._link.ask("GET", f"/v1/models/{self.config.model}/bundle", most=most).content
         found = Bundle.read(data, self.config)
-        path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)
         with atomic_write(path) as f:
             f.write(data)
         return found
+
+    def _own(self, name: str) -> Path:
+        return private_folder(private_home(self._folder) / name)
 
     @cached_property
     def layout(self) -> Layout:
@@ -157,9 +160,13 @@ class Client:
         return Layout.of(self.config)
 
     @cached_property
+    def _bits(self) -> float:
+        return trusted_bits(self.config.params)
+
+    @cached_property
     def keys(self) -> KeyFolder:
         """The keys on this disk for the model's configuration."""
-        return KeyFolder(self._folder / "keys", self.config)
+        return KeyFolder(self._own("keys"), self.config)
 
     @cached_property
     def keyring(self) -> Keyring:
@@ -314,7 +321,7 @@ class Client:
             talk.tokens += fresh
             (parts,) = self._outputs(job, 1, facts)
             row = self.layout.read_words([self.keyring.decrypt(p) for p in parts])
-            logits = read_logits(round_to_bits(row, self.config.params.promised_bits), len(talk.tokens))
+            logits = read_logits(round_to_bits(row, self._bits), len(talk.tokens))
             fresh = [sampler.choose(logits, talk.tokens, rng)]
             self._refresh(talk)
             yield fresh[0]
@@ -354,7 +361,7 @@ class Client:
     @cached_property
     def pending(self) -> PendingJobs:
         """Jobs whose answers have not all been read."""
-        return PendingJobs(self._folder / "jobs")
+        return PendingJobs(self._own("jobs"))
 
     def resume(self, facts: Facts | None = None) -> Iterator[int]:
         """Go on with the job an interrupted client left: all its tokens, from the first."""

@@ -20,6 +20,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.wire import ModelConfig
 
 Real = NDArray[np.float64]
+_LARGEST_SCORE = 1e300
 
 
 def fresh_generator() -> np.random.Generator:
@@ -74,13 +75,14 @@ class Sampler:
         scores = np.array(logits, dtype=np.float64)
         if self.repetition_penalty != 1 and seen:
             there = np.unique(np.asarray(seen, dtype=np.int64))
-            scores[there] = np.where(
-                scores[there] > 0, scores[there] / self.repetition_penalty, scores[there] * self.repetition_penalty
-            )
+            old, penalty = scores[there], self.repetition_penalty
+            with np.errstate(over="ignore"):
+                penalised = np.where(old > 0, old / penalty, old * penalty)
+            scores[there] = np.clip(penalised, -_LARGEST_SCORE, _LARGEST_SCORE)
         if self.temperature == 0:
             return int(np.argmax(scores))
-        scores = scores / self.temperature
-        chances = np.exp(scores - scores.max())
+        with np.errstate(over="ignore"):  # the leader's exponent is exactly 0, so nothing here is infinite or NaN
+            chances = np.exp((scores - scores.max()) / self.temperature)
         chances /= chances.sum()
         if self.top_p < 1:
             order = np.argsort(-chances, kind="stable")

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+from heatfhe.ckks.params import Params
 from heatfhe.engine import KeyRequest
 from heatfhe.errors import ConfigError
+from heatfhe.planning.params import presets
 from heatfhe.wire import ModelConfig
 
 ENGINES = ("clear", "native", "openfhe")
@@ -40,3 +45,24 @@ def key_request(config: ModelConfig) -> KeyRequest:
         conjugation=config.conjugation,
         bootstrap_periods=config.bootstrap_periods,
     )
+
+
+def trusted_bits(params: Params) -> float:
+    """Bits of a decrypted number that the client uses: the smaller of the server's promise and its own for that set.
+
+    A set is ours when everything a key or a ciphertext depends on is equal; its name proves nothing. One that is not
+    ours is trusted with the least that any of ours of its engine promises. Rounding to more bits than are true would
+    keep noise, which depends on the secret key.
+    """
+    known, wanted = presets().values(), _binding(params)
+    same = [p.promised_bits for p in known if _binding(p) == wanted]
+    near = [p.promised_bits for p in known if p.engine == params.engine]
+    own = min(same or near or [p.promised_bits for p in known])
+    claimed = params.promised_bits
+    finite = isinstance(claimed, (int, float)) and abs(claimed) < math.inf
+    return max(0.0, min(own, claimed)) if finite else own
+
+
+def _binding(params: Params) -> dict[str, Any]:
+    """A set without its name and its measured figures."""
+    return {k: v for k, v in params.as_json().items() if k not in ("name", "noise", "promised_bits", "window")}
