@@ -52,6 +52,7 @@ def test_generate_local_runs_both_roles_in_two_processes(source: ModelSource, tm
     assert answer["tokens"] == served_circuit().generate([1, 2, 3], 4).tokens
     assert "nothing is encrypted" in done.stderr
     assert (folder / "local-server" / "clients.json").exists()
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_local_server_does_not_outlive_who_started_it(source: ModelSource, tmp_path: Path) -> None:
@@ -117,6 +118,14 @@ def test_keygen_generate_sessions_against_a_server(server: ServerProcess, home: 
     assert len(json.loads(more.stdout)["tokens"]) == 2
     after = json.loads(heat("sessions", *common, "--delete-all", "--json", token=server.token).stdout)
     assert after == {"sessions": [], "key_sets": []}
+
+
+def test_a_prompt_that_is_too_long_opens_no_session(server: ServerProcess, home: Path) -> None:
+    common = ["--server", server.url, "--keys", str(home / "long"), "--simulate"]
+    long = heat("generate", *common, "--tokens", "4", "w1 " * 20, token=server.token, check=False)
+    assert (long.returncode, "context is 16" in long.stderr) == (1, True)
+    assert not (home / "long" / "keys").exists()  # nor were keys made for it
+    assert json.loads(heat("sessions", *common, "--json", token=server.token).stdout)["sessions"] == []
 
 
 @pytest.mark.parametrize(

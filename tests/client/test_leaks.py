@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("numba", reason="the native engine needs the native extra")
 
 from heatfhe.client import Answer, Client, Sampler
-from heatfhe.client import client as client_module
+from heatfhe.client import jobs as jobs_module
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
@@ -241,14 +241,14 @@ def test_a_job_that_carries_something_plain_is_caught(
     client, _ = honest
     extra = make(client)
 
-    class Leaking(client_module.JobRequest):
+    class Leaking(jobs_module.JobRequest):
         def pack(self) -> bytes:
             blocks = {"input/0000": extra}
             return Message(
                 kind="job", plan=self.head.plan, body={"config_id": self.head.config_id}, blocks=blocks
             ).pack()
 
-    monkeypatch.setattr(client_module, "JobRequest", Leaking)
+    monkeypatch.setattr(jobs_module, "JobRequest", Leaking)
     caught, sent = world.run()
     assert what in leaks(caught, sent)
 

@@ -16,11 +16,12 @@ from heatfhe.ckks.params import Params
 from heatfhe.client import Sampler, check_config, load_keyring
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.layout import Layout
-from heatfhe.client.pending import PendingJobs
+from heatfhe.client.pending import PendingJob, PendingJobs
 from heatfhe.client.read import read_logits, read_token, round_to_bits
 from heatfhe.client.trust import trusted_bits
 from heatfhe.engine import KeyRequest
 from heatfhe.errors import ConfigError, DecryptError, WireError
+from heatfhe.files import write_json
 from heatfhe.planning.params import preset
 from heatfhe.server import ModelSource, Settings
 from heatfhe.server.program import describe_model
@@ -230,16 +231,28 @@ def test_reading_names_a_position_and_never_a_value() -> None:
 def test_pending_jobs_hold_what_was_sent(tmp_path: Path) -> None:
     jobs = PendingJobs(tmp_path / "jobs")
     assert jobs.latest(D) is None
-    jobs.add("key-1", session="s", steps=3, config_id=D, data=b"sealed")
-    jobs.add("key-1", session="other", steps=9, config_id=D, data=b"other")
+    sent = PendingJob(key="key-1", session="s", steps=3, config_id=D, mode="free", keep=False, job="", data=b"sealed")
+    jobs.add(sent)
+    jobs.add(replace(sent, session="other", steps=9, data=b"other"))
     jobs.note("key-1", "job-1")
-    found = jobs.latest(D)
-    assert found is not None
-    assert (found.session, found.steps, found.job, found.data) == ("s", 3, "job-1", b"sealed")
+    assert jobs.latest(D) == replace(sent, job="job-1")
     assert jobs.latest("cd" * 32) is None
-    jobs.remove_job("job-1")
+    assert (jobs.waits("s"), jobs.waits("other")) == (True, False)
+    jobs.remove("key-1")
     assert jobs.latest(D) is None
+    assert not jobs.waits("s")
     assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def test_pending_jobs_of_the_first_version_are_read_and_broken_ones_passed_over(tmp_path: Path) -> None:
+    """What it did not say is taken as it was then: free running, and a session that stays."""
+    body = {"session": "s", "steps": 3, "config_id": D, "job": "job-1"}
+    write_json(tmp_path / "key-1.json", "heatfhe-pending-job", 1, body)
+    (tmp_path / "key-1.bin").write_bytes(b"sealed")
+    (tmp_path / "key-2.json").write_bytes(b"{")
+    found = PendingJobs(tmp_path).latest(D)
+    assert found is not None
+    assert (found.session, found.steps, found.mode, found.keep, found.data) == ("s", 3, "free", True, b"sealed")
 
 
 def test_keyrings_are_found_by_name() -> None:

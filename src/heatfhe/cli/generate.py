@@ -10,7 +10,7 @@ from typing import Any
 
 from heatfhe.cli.connect import add_connection, connect
 from heatfhe.cli.console import Console
-from heatfhe.client import Client, Sampler
+from heatfhe.client import Client, Conversation, Sampler
 from heatfhe.errors import ConfigError
 
 HELP = """Ask, privately: the prompt leaves this machine encrypted, the answer comes back encrypted.
@@ -67,9 +67,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _ask(client: Client, args: argparse.Namespace, console: Console) -> dict[str, Any]:
     reporter = console.reporter
-    client.keygen(reporter)
-    talk = client.open(args.session, reporter)
     sampler = Sampler(temperature=args.temperature, top_p=args.top_p, repetition_penalty=args.repetition_penalty)
+    talk = client.open(args.session) if args.session else Conversation()
+    client.check(args.prompt, args.tokens, sampler=sampler, interactive=args.interactive, conversation=talk)
+    client.keygen(reporter)
+    client.upload_keys(reporter)
     reporter.start("generate")
 
     def facts(event: dict[str, Any]) -> None:
@@ -83,15 +85,14 @@ def _ask(client: Client, args: argparse.Namespace, console: Console) -> dict[str
         interactive=args.interactive,
         stop_early=args.stop_early,
         conversation=talk,
+        keep=args.keep,
         facts=facts if sys.stderr.isatty() else None,
     )
-    made = list(_shown(client, stream, console))
-    reporter.done("generate")
-    if not args.keep:
-        client.delete_session(talk.session)
-    kept = {"session": talk.session} if args.keep else {}
     if args.keep:
         console.print(f"session {talk.session}")
+    made = list(_shown(client, stream, console))
+    reporter.done("generate")
+    kept = {"session": talk.session} if args.keep else {}
     return {"tokens": made, "text": client.bundle.decode(made), "near_ties": talk.near_ties, **kept}
 
 

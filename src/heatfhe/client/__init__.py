@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatfhe.client.client import Answer, Client, Conversation
+from heatfhe.client.client import Client
 from heatfhe.client.sampling import Sampler
+from heatfhe.client.talk import Answer, Conversation
 from heatfhe.client.trust import check_config
 from heatfhe.errors import ConfigError, MissingExtraError
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,61 +13,26 @@ from typing import Any
 import httpx
 import numpy as np
 
-from heatfhe.approx import gumbel_noise
 from heatfhe.client.bundle import LIMITS as BUNDLE_LIMITS
 from heatfhe.client.bundle import Bundle
+from heatfhe.client.exchange import Exchange, Facts
 from heatfhe.client.home import default_home, private_folder, private_home
 from heatfhe.client.keys import KeyFolder
 from heatfhe.client.layout import Layout
 from heatfhe.client.leftovers import sweep
 from heatfhe.client.link import Link
 from heatfhe.client.pending import PendingJobs
-from heatfhe.client.read import read_logits, read_token, round_to_bits
 from heatfhe.client.sampling import Sampler, check_temperature, fresh_generator
+from heatfhe.client.steps import Asked, Steps, session_state
+from heatfhe.client.talk import Answer, Conversation
 from heatfhe.client.trust import check_config, key_request, trusted_bits
 from heatfhe.engine import Keyring, KeyringFactory
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import atomic_write
 from heatfhe.progress import SILENT, Reporter
-from heatfhe.wire import (
-    MEDIA_TYPE,
-    JobHead,
-    JobOutput,
-    JobRequest,
-    Limits,
-    ModelConfig,
-    Refusal,
-    ciphertext_limit,
-    parse,
-)
+from heatfhe.wire import Fields, ModelConfig
 
 _TOKENIZER_BYTES = 256 << 20
-Facts = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A finished generation. ``tokens`` are all that were asked for; ``text`` ends where the model ended it.
-
-    ``near_ties`` counts steps whose runner-up came above half of the leader: what was fed back there was a mixture.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    session: str
-    seconds: float
-    near_ties: int = 0
-
-
-@dataclass(slots=True)
-class Conversation:
-    """A session on the server as the client knows it: how many positions its cache holds, and what was said."""
-
-    session: str
-    position: int = 0
-    pending: bool = False
-    near_ties: int = 0
-    tokens: list[int] = field(default_factory=list)
 
 
 class Client:
@@ -101,22 +65,26 @@ class Client:
         self._folder = folder if folder is not None else default_home()
         self._factory = keyring
         self._key_set: str | None = None
+        self._exchange: Exchange | None = None
 
     def close(self) -> None:
-        """End the connections; keys and sessions stay."""
+        """Let what is on its way end, then the connections; keys and sessions stay."""
         self._link.close()
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            self.close()
+        elif self._exchange is not None:
+            self._exchange.abandon()  # the user's own choice; docs/security.md says what it shows
 
     # -- model and keys ------------------------------------------------------------------------------------------------
 
     def models(self) -> list[str]:
         """Names of the models this server has."""
-        return [str(row["model"]) for row in self._link.json("GET", "/v1/models")["models"]]
+        return [Fields(row, of="model").name("model") for row in self._listing("models")]
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -193,18 +161,23 @@ class Client:
     def open(self, session: str | None = None, reporter: Reporter = SILENT) -> Conversation:
         """A new session, or one that the server still has."""
         if session is not None:
-            row = self._link.json("GET", f"/v1/sessions/{session}")
-            return Conversation(session, int(row["position"]), bool(row["pending"]))
+            return Conversation(session, *session_state(self._link, session))
         body = {"config_id": self.config.config_id, "key_set": self.upload_keys(reporter)}
-        return Conversation(str(self._link.json("POST", "/v1/sessions", body=body)["session"]))
+        return Conversation(
+            Fields(self._link.json("POST", "/v1/sessions", body=body), of="session").identifier("session")
+        )
 
     def sessions(self) -> list[dict[str, Any]]:
         """Sessions this client has on the server."""
-        return list(self._link.json("GET", "/v1/sessions")["sessions"])
+        return self._listing("sessions")
 
     def key_sets(self) -> list[dict[str, Any]]:
         """Key sets this client has on the server."""
-        return list(self._link.json("GET", "/v1/keysets")["key_sets"])
+        return self._listing("key_sets")
+
+    def _listing(self, name: str) -> list[Any]:
+        body = self._link.json("GET", f"/v1/{name.replace('_', '')}")
+        return Fields(body, of=name).array(name, longest=1 << 20)
 
     def delete_session(self, session: str) -> None:
         """Delete a session with its encrypted cache."""
@@ -217,14 +190,41 @@ class Client:
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
-    def generate(self, prompt: str | Sequence[int], tokens: int = 16, **options: Any) -> Answer:
-        """All of an answer; options as in ``stream``."""
-        began, keep = time.monotonic(), options.pop("keep", False)
-        conversation = options.pop("conversation", None)
-        conversation = self.open() if conversation is None else conversation
-        made = tuple(self.stream(prompt, tokens, conversation=conversation, **options))
-        if not keep:
-            self._forget(conversation)
+    def check(
+        self,
+        prompt: str | Sequence[int],
+        tokens: int = 16,
+        *,
+        sampler: Sampler | None = None,
+        interactive: bool = False,
+        conversation: Conversation | None = None,
+    ) -> list[int]:
+        """Token ids of a prompt, or the reason why it cannot be asked. No session is opened for that."""
+        sampler, talk = sampler or Sampler(), conversation or Conversation()
+        if sampler.needs_logits and not interactive:
+            raise ConfigError("top_p and repetition_penalty need decrypted logits; use interactive mode for them")
+        if tokens < 1:
+            raise ConfigError(f"at least one token must be asked for, got {tokens}")
+        if interactive and "logits" not in self.config.programs:
+            raise ConfigError("this server's plan returns no logits, so it has no interactive mode; run freely instead")
+        if sampler.temperature > 0 and not interactive:
+            check_temperature(sampler.temperature, self.config)
+        ids = self.bundle.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        self.bundle.check(ids)
+        if not ids and (interactive or not talk.position):
+            raise ConfigError("the prompt holds no token; write something")
+        last = talk.position + talk.pending + len(ids) + tokens - 1
+        if last > self.config.context:
+            raise ConfigError(
+                f"prompt and answer take {last} positions, the model's context is {self.config.context}; "
+                "shorten the prompt or ask for fewer tokens"
+            )
+        return ids
+
+    def generate(self, prompt: str | Sequence[int], tokens: int = 16, *, keep: bool = False, **options: Any) -> Answer:
+        """All of an answer; options as in ``stream``. Its session is deleted unless ``keep``."""
+        began, conversation = time.monotonic(), options.pop("conversation", None) or Conversation()
+        made = tuple(self.stream(prompt, tokens, conversation=conversation, keep=keep, **options))
         text = self.bundle.decode(made) if self.bundle.tokenizer else ""
         return Answer(
             text=text,
@@ -243,171 +243,89 @@ class Client:
         interactive: bool = False,
         stop_early: bool = False,
         conversation: Conversation | None = None,
+        keep: bool | None = None,
         facts: Facts | None = None,
         rng: np.random.Generator | None = None,
     ) -> Iterator[int]:
-        """Token ids as they come. The number of steps is fixed here and does not depend on what they turn out to be.
+        """Token ids as they come. What is sent is fixed here and depends neither on what they turn out to be nor on how
+        many of them are read: whoever leaves the loop leaves the rest to a thread, for which other requests of this
+        client wait. An output that cannot be read raises when everything has been fetched.
 
         Free running (default): the server chooses under encryption, greedily or by added noise. ``interactive``: every
         step returns encrypted logits, and the client samples (top-p, repetition penalty). ``stop_early`` ends at the
-        model's end of text and thereby tells the server how long the answer is.
+        model's end of text and thereby tells the server how long the answer is. The session is opened unless
+        ``conversation`` has one, and deleted at the end unless ``keep``; by default a conversation's own is kept.
         """
-        sampler = Sampler() if sampler is None else sampler
-        if sampler.needs_logits and not interactive:
-            raise ConfigError("top_p and repetition_penalty need decrypted logits; use interactive mode for them")
-        if tokens < 1:
-            raise ConfigError(f"at least one token must be asked for, got {tokens}")
-        ids = self.bundle.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
-        conversation = self.open() if conversation is None else conversation
-        last = conversation.position + conversation.pending + len(ids) + tokens - 1
-        if last > self.config.context:
-            raise ConfigError(
-                f"prompt and answer take {last} positions, the model's context is {self.config.context}; "
-                "shorten the prompt or ask for fewer tokens"
-            )
-        if interactive and "logits" not in self.config.programs:
-            raise ConfigError("this server's plan returns no logits, so it has no interactive mode; run freely instead")
+        with self._link.turn:  # a generation that someone left may still move the conversation
+            ids = self.check(prompt, tokens, sampler=sampler, interactive=interactive, conversation=conversation)
+        talk, end = conversation or Conversation(), self.bundle.end if stop_early else None
+        steps, ours = self._steps(), not talk.session
+        if ours:
+            talk.session = self.open().session
+        keep = not ours if keep is None else keep
+        asked = Asked(talk=talk, ids=ids, tokens=tokens, sampler=sampler or Sampler(), end=end, keep=keep)
         rng = fresh_generator() if rng is None else rng
-        steps = self._interactive if interactive else self._free
-        yield from steps(conversation, ids, tokens, sampler, stop_early, facts, rng)
+        work = steps.interactive if interactive else steps.free
+        return self._conduct(talk, keep, ours, lambda out: work(asked, rng, out)).tokens(facts)
 
-    def _free(
-        self,
-        talk: Conversation,
-        ids: list[int],
-        tokens: int,
-        sampler: Sampler,
-        stop_early: bool,
-        facts: Facts | None,
-        rng: np.random.Generator,
-    ) -> Iterator[int]:
-        noise: list[bytes] = []
-        if sampler.temperature > 0:
-            check_temperature(sampler.temperature, self.config)
-            for _ in range(tokens):
-                row = gumbel_noise(rng, self.config.vocabulary, sampler.temperature)
-                noise += [self.keyring.encrypt(v, level=self.layout.noise_level) for v in self.layout.place_words(row)]
-        job = self._submit(talk, ids, mode="free", steps=tokens, noise=noise)
-        talk.tokens += ids
-        yield from self._collect(talk, job, tokens, stop_early, facts)
+    def resume(self, facts: Facts | None = None) -> Iterator[int]:
+        """Go on with the job an interrupted client left: all its tokens, from the first."""
+        with self._link.turn:
+            found = self.pending.latest(self.config.config_id)
+        if found is None:
+            raise ConfigError("no unfinished job of this model is on this machine; ask again")
+        talk = Conversation(found.session)
+        if found.mode == "logits":
+            self.pending.remove(found.key)
+            self._forget(talk)
+            raise ConfigError("an interactive answer cannot be resumed, and its session was deleted; ask again")
+        steps = self._steps()
+        return self._conduct(talk, found.keep, False, lambda out: steps.again(found, talk, out)).tokens(facts)
 
-    def _collect(
-        self, talk: Conversation, job: str, tokens: int, stop_early: bool, facts: Facts | None
-    ) -> Iterator[int]:
-        for parts in self._outputs(job, tokens, facts):
-            row = self.layout.read_words([self.keyring.decrypt(p) for p in parts])
-            token, tie = read_token(row, len(talk.tokens))
-            talk.tokens.append(token)
-            talk.near_ties += tie
-            yield token
-            if stop_early and token == self.bundle.end:
-                self._link.json("POST", f"/v1/jobs/{job}/cancel")
-                break
-        self._refresh(talk)
-
-    def _interactive(
-        self,
-        talk: Conversation,
-        ids: list[int],
-        tokens: int,
-        sampler: Sampler,
-        stop_early: bool,
-        facts: Facts | None,
-        rng: np.random.Generator,
-    ) -> Iterator[int]:
-        fresh = list(ids)
-        for _ in range(tokens):
-            job = self._submit(talk, fresh, mode="logits", steps=1)
-            talk.tokens += fresh
-            (parts,) = self._outputs(job, 1, facts)
-            row = self.layout.read_words([self.keyring.decrypt(p) for p in parts])
-            logits = read_logits(round_to_bits(row, self._bits), len(talk.tokens))
-            fresh = [sampler.choose(logits, talk.tokens, rng)]
-            self._refresh(talk)
-            yield fresh[0]
-            if stop_early and fresh[0] == self.bundle.end:
-                return
-
-    def _submit(self, talk: Conversation, ids: list[int], *, mode: str, steps: int, noise: Sequence[bytes] = ()) -> str:
-        rows = self.bundle.rows(ids)
-        inputs = tuple(self.keyring.encrypt(self.layout.place_row(r), level=self.layout.input_level) for r in rows)
-        head = JobHead(
-            config_id=self.config.config_id,
-            plan=self.config.plan,
+    def _steps(self) -> Steps:
+        """Everything a generation needs, made or fetched before it begins."""
+        return Steps(
+            link=self._link,
+            config=self.config,
+            layout=self.layout,
+            bundle=self.bundle,
+            keyring=self.keyring,
             key_set=self.upload_keys(),
-            mode=mode,
-            steps=steps,
-            start=talk.position,
-            inputs=len(inputs),
-            noise=steps if noise else 0,
-            parts=self.layout.parts,
+            bits=self._bits,
+            pending=self.pending,
         )
-        data = JobRequest(head=head, inputs=inputs, noise=tuple(noise)).pack()
-        return self._post(talk.session, secrets.token_hex(16), data, steps)
 
-    def _post(self, session: str, key: str, data: bytes, steps: int) -> str:
-        """Send a job. Its bytes are kept until it ends, so that a client that dies goes on with the same ones."""
-        self.pending.add(key, session=session, steps=steps, config_id=self.config.config_id, data=data)
-        headers = {"content-type": MEDIA_TYPE, "idempotency-key": key}
-        try:
-            answer = self._link.ask("POST", f"/v1/sessions/{session}/jobs", content=data, headers=headers).json()
-        except Refusal:
-            self.pending.remove(key)
-            raise
-        job = str(answer["job"])
-        self.pending.note(key, job)
-        return job
+    def _conduct(self, talk: Conversation, keep: bool, ours: bool, work: Callable[[Exchange], None]) -> Exchange:
+        """Do the work on a thread of its own, and leave the session as it should be, however the work ends."""
+
+        def traffic(out: Exchange) -> None:
+            try:
+                work(out)
+            except Exception:
+                with suppress(WireError):
+                    self._leave(talk, keep and not ours)  # nobody has heard of a session that was opened for this
+                raise
+            self._leave(talk, keep)
+
+        self._exchange = Exchange(self._link, traffic)
+        return self._exchange
 
     @cached_property
     def pending(self) -> PendingJobs:
         """Jobs whose answers have not all been read."""
         return PendingJobs(self._own("jobs"))
 
-    def resume(self, facts: Facts | None = None) -> Iterator[int]:
-        """Go on with the job an interrupted client left: all its tokens, from the first."""
-        found = self.pending.latest(self.config.config_id)
-        if found is None:
-            raise ConfigError("no unfinished job of this model is on this machine; ask anew")
-        job = self._post(found.session, found.key, found.data, found.steps)
-        yield from self._collect(Conversation(found.session), job, found.steps, False, facts)
-
-    def _outputs(self, job: str, steps: int, facts: Facts | None) -> Iterator[tuple[bytes, ...]]:
-        """Ciphertexts of every step, in order. Every output is fetched, whatever the ones before it said."""
-        step, state, quiet = 0, "queued", 0
-        parts, size = self.layout.parts, ciphertext_limit(self.config.params)
-        limits = Limits(blocks=parts, block_bytes=size, total_bytes=parts * (size + 512) + 65_536)
-        while step < steps:
-            for event in self._link.events(f"/v1/jobs/{job}/events"):
-                quiet = 0
-                if facts is not None:
-                    facts(event)
-                state = str(event.get("state", state))
-                while step < min(steps, int(event.get("outputs", 0))):
-                    data = self._link.ask("GET", f"/v1/jobs/{job}/outputs/{step}", most=limits.total_bytes).content
-                    output = JobOutput.from_message(parse(data, limits, kinds=("output",)))
-                    if (output.job, output.step, output.plan) != (job, step, self.config.plan):
-                        raise WireError("an output belongs to another job, step or plan; do not use this server")
-                    yield output.outputs
-                    step += 1
-            record = self._link.json("GET", f"/v1/jobs/{job}")
-            if record["state"] in ("failed", "cancelled") and step >= int(record["outputs"]):
-                self.pending.remove_job(job)
-                raise Refusal(
-                    str(record["error"] or record["state"]),
-                    f"the job {record['state']} after {step} of {steps} steps: {record['message'] or 'no reason'}",
-                    "ask anew",
-                )
-            quiet += 1
-            if step < steps and quiet > 1:
-                time.sleep(min(0.1 * quiet, 2.0))
-        self.pending.remove_job(job)
-
-    def _refresh(self, talk: Conversation) -> None:
-        row = self._link.json("GET", f"/v1/sessions/{talk.session}")
-        talk.position, talk.pending = int(row["position"]), bool(row["pending"])
+    def _leave(self, talk: Conversation, keep: bool) -> None:
+        """Bring a kept session's position up to date, or delete the session. One with a lost job waits for resume."""
+        if self.pending.waits(talk.session):
+            return
+        if keep:
+            talk.position, talk.pending = session_state(self._link, talk.session)
+        else:
+            self._forget(talk)
 
     def _forget(self, talk: Conversation) -> None:
         try:
             self.delete_session(talk.session)
-        except (Refusal, WireError):
+        except WireError:
             return  # it expires by itself; the answer is there

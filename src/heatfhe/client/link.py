@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +45,7 @@ class Link:
     """Sends requests until they are answered or patience ends. A retry sends the same bytes: nothing is re-encrypted.
 
     ``patience`` is how many seconds in all a request may be retried. Only requests that are safe to repeat go through
-    here: reads, deletes, chunks at an offset, and jobs under an idempotency key.
+    here: reads, deletes, chunks at an offset, and jobs under an idempotency key. Whoever holds ``turn`` sends alone.
     """
 
     def __init__(
@@ -77,10 +79,12 @@ class Link:
             base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False, verify=context
         )
         self._patience = patience
+        self.turn = threading.RLock()
 
     def close(self) -> None:
-        """End the connections."""
-        self._client.close()
+        """End the connections, when what is on its way has ended."""
+        with self.turn:
+            self._client.close()
 
     def ask(
         self,
@@ -94,12 +98,17 @@ class Link:
         most: int = _LARGEST_JSON,
     ) -> Reply:
         """One answer with a success status and at most ``most`` bytes; a refusal is raised once retrying is no help."""
+        request = self._client.build_request(
+            method, path, params=params, json=body, content=content, headers=dict(headers or {})
+        )
+        with self.turn:
+            return self._ask(request, most)
+
+    def _ask(self, request: httpx.Request, most: int) -> Reply:
         end, wait = time.monotonic() + self._patience, 0.1
         while True:
             try:
-                with self._client.stream(
-                    method, path, params=params, json=body, content=content, headers=dict(headers or {})
-                ) as answer:
+                with closing(self._client.send(request, stream=True)) as answer:
                     if answer.is_success:
                         return Reply(answer.status_code, _body(answer, most))
                     refusal = _refusal(answer)

@@ -61,7 +61,8 @@ class Generation:
         self.made: list[int] = []
         self.prompt_tokens = 0
         self.finish = "length"
-        threading.Thread(target=self._run, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
 
     def pieces(self) -> Iterator[str]:
         """Text as it comes; raises what went wrong."""
@@ -83,12 +84,8 @@ class Generation:
         ask, bundle = self._ask, self._client.bundle
         ids = bundle.encode(ask.prompt) if isinstance(ask.prompt, str) else list(ask.prompt)
         self.prompt_tokens = len(ids)
-        talk = self._client.open()
         shown, open_ = "", True
-        stream = self._client.stream(
-            ids, ask.tokens, sampler=ask.sampler, interactive=ask.interactive, conversation=talk
-        )
-        for token in stream:
+        for token in self._client.stream(ids, ask.tokens, sampler=ask.sampler, interactive=ask.interactive):
             if not open_:
                 continue  # the steps were fixed when they were asked for
             self.made.append(token)
@@ -110,7 +107,6 @@ class Generation:
             rest = bundle.decode(self.made)[len(shown) :]
             if rest:
                 self._pieces.put(rest)
-        self._client.delete_session(talk.session)
 
 
 def _held(text: str, stops: tuple[str, ...]) -> int:

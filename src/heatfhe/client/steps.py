@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of one generation: what is encrypted and sent, and how each output is read without that being seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.approx import gumbel_noise
+from heatfhe.client.bundle import Bundle
+from heatfhe.client.exchange import Exchange
+from heatfhe.client.jobs import Jobs, Sent
+from heatfhe.client.layout import Layout
+from heatfhe.client.link import Link
+from heatfhe.client.pending import PendingJob, PendingJobs
+from heatfhe.client.read import read_logits, read_token, round_to_bits
+from heatfhe.client.sampling import Sampler
+from heatfhe.client.talk import Conversation
+from heatfhe.engine import Keyring
+from heatfhe.wire import Fields, JobHead, ModelConfig
+
+DUMMY = 0  # a token to send where the true one could not be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A generation that was checked; ``end`` is the token that stops it early, if any."""
+
+    talk: Conversation
+    ids: list[int]
+    tokens: int
+    sampler: Sampler
+    end: int | None
+    keep: bool
+
+
+def session_state(link: Link, session: str) -> tuple[int, bool]:
+    """How many positions a session holds on the server, and whether a generated token waits to be the next."""
+    row = Fields(link.json("GET", f"/v1/sessions/{session}"), of="session")
+    return row.integer("position", lo=0, hi=1 << 22), row.flag("pending")
+
+
+class Steps:
+    """Generations of one model under one key set. Every method here sends; none depends on what was read to do so,
+    apart from which token interactive mode encrypts next."""
+
+    def __init__(
+        self,
+        *,
+        link: Link,
+        config: ModelConfig,
+        layout: Layout,
+        bundle: Bundle,
+        keyring: Keyring,
+        key_set: str,
+        bits: float,
+        pending: PendingJobs,
+    ) -> None:
+        self._link, self._config, self._layout, self._bundle = link, config, layout, bundle
+        self._keyring, self._key_set, self._bits = keyring, key_set, bits
+        self._jobs = Jobs(link, config, layout, pending)
+
+    def free(self, asked: Asked, rng: np.random.Generator, out: Exchange) -> None:
+        """One job for all steps: the server chooses under encryption."""
+        noise: list[bytes] = []
+        layout, temperature = self._layout, asked.sampler.temperature
+        if temperature > 0:
+            for _ in range(asked.tokens):
+                row = gumbel_noise(rng, self._config.vocabulary, temperature)
+                noise += [self._keyring.encrypt(v, level=layout.noise_level) for v in layout.place_words(row)]
+        sent = self._send(asked, asked.ids, mode="free", steps=asked.tokens, noise=noise)
+        self._jobs.fetch(sent, lambda parts: self._take_word(asked.talk, parts, asked.end, out), out.note)
+
+    def again(self, job: PendingJob, talk: Conversation, out: Exchange) -> None:
+        """The outputs of a job in free running that another process sent."""
+        self._jobs.fetch(self._jobs.again(job), lambda parts: self._take_word(talk, parts, None, out), out.note)
+
+    def interactive(self, asked: Asked, rng: np.random.Generator, out: Exchange) -> None:
+        """One job per step: logits come back, the client chooses and sends its choice."""
+        talk, fresh = asked.talk, asked.ids
+        chosen: list[int | None] = []
+
+        def read(parts: Sequence[bytes]) -> int:
+            logits = read_logits(round_to_bits(self._decrypt(parts), self._bits), len(talk.tokens))
+            token = int(asked.sampler.choose(logits, talk.tokens, rng))
+            self._bundle.check([token])
+            return token
+
+        def take(parts: Sequence[bytes]) -> bool:
+            chosen.append(out.attempt(lambda: read(parts)))
+            return False
+
+        for _ in range(asked.tokens):
+            self._jobs.fetch(self._send(asked, fresh, mode="logits", steps=1), take, out.note)
+            talk.position, talk.pending = session_state(self._link, talk.session)
+            token = chosen[-1]
+            if token is not None and token == asked.end:
+                return
+            # After a failure the remaining steps are asked for all the same, with a token that means nothing.
+            fresh = [DUMMY if token is None else token]
+
+    def _take_word(self, talk: Conversation, parts: Sequence[bytes], end: int | None, out: Exchange) -> bool:
+        """Read the word of a step; True if it ends the text."""
+
+        def read() -> int:
+            token, tie = read_token(self._decrypt(parts), len(talk.tokens))
+            talk.tokens.append(token)
+            talk.near_ties += tie
+            return token
+
+        token = out.attempt(read)
+        return token is not None and token == end
+
+    def _decrypt(self, parts: Sequence[bytes]) -> NDArray[np.float64]:
+        return self._layout.read_words([self._keyring.decrypt(p) for p in parts])
+
+    def _send(self, asked: Asked, ids: list[int], *, mode: str, steps: int, noise: Sequence[bytes] = ()) -> Sent:
+        talk, layout = asked.talk, self._layout
+        rows = self._bundle.rows(ids)
+        inputs = [self._keyring.encrypt(layout.place_row(r), level=layout.input_level) for r in rows]
+        head = JobHead(
+            config_id=self._config.config_id,
+            plan=self._config.plan,
+            key_set=self._key_set,
+            mode=mode,
+            steps=steps,
+            start=talk.position,
+            inputs=len(inputs),
+            noise=steps if noise else 0,
+            parts=layout.parts,
+        )
+        sent = self._jobs.send(talk.session, head, inputs, noise, keep=asked.keep)
+        talk.tokens += ids
+        return sent
