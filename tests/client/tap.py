@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class Tap(httpx.BaseTransport):
         self._clear = ClearKeyring(KeyRequest(params=self.config.params, rotations=()))
         self.folder = folder / "tap-client"
         self.refusals: dict[str, int] = {}
+        self.gate = threading.Event()  # before the third output; open unless a test closes it
+        self.gate.set()
         self.reset()
 
     def reset(self, fails_after: int | None = None) -> None:
@@ -77,6 +80,8 @@ class Tap(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         body, path = request.read(), request.url.path
+        if path.endswith("/outputs/2"):
+            self.gate.wait()
         self.log.append((request.method, path, len(body), tuple(sorted(request.headers))))
         for pattern, status in self.refusals.items():
             if re.fullmatch(pattern, f"{request.method} {path}"):

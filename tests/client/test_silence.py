@@ -198,6 +198,22 @@ def test_a_next_question_waits_for_a_stream_that_was_left(tap: Tap) -> None:
     assert all(log == logs[0] for log in logs)
 
 
+@pytest.mark.parametrize("way", ["break", "close", "forget", "error", "throw"])
+def test_the_rest_is_fetched_after_the_consumer_has_gone(tap: Tap, way: str) -> None:
+    """The third output is not there before the consumer leaves."""
+    wanted, _, _ = wire(tap, "free", ())
+    tap.reset()
+    tap.gate.clear()
+    held: list[Any] = []
+    with tap.client() as client:
+        with contextlib.suppress(ConsumerError):
+            consume(client.stream(PROMPT, STEPS), 2, way, held)
+        assert sum("/outputs/" in path for _, path, _, _ in tap.log) == 2
+        tap.gate.set()
+        client.sessions()
+    assert tap.log == wanted
+
+
 def test_facts_come_to_the_consumer_and_its_errors_stay_there(tap: Tap) -> None:
     wanted, _, _ = wire(tap, "free", ())
     tap.reset()

@@ -247,9 +247,10 @@ class Client:
         facts: Facts | None = None,
         rng: np.random.Generator | None = None,
     ) -> Iterator[int]:
-        """Token ids as they come. What is sent is fixed here and depends neither on what they turn out to be nor on how
-        many of them are read: whoever leaves the loop leaves the rest to a thread, for which other requests of this
-        client wait. An output that cannot be read raises when everything has been fetched.
+        """Token ids as they come. What is sent is fixed here: neither their values nor how many are read change it.
+
+        Whoever leaves the loop leaves the rest to a thread, for which other requests of this client wait. An output
+        that cannot be read raises an error when everything has been fetched.
 
         Free running (default): the server chooses under encryption, greedily or by added noise. ``interactive``: every
         step returns encrypted logits, and the client samples (top-p, repetition penalty). ``stop_early`` ends at the

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An OpenAI-compatible endpoint on loopback: tokenises, encrypts, forwards, decrypts. Plain text stays on the machine.
 
-A generation always runs for the steps it was asked for: neither a stop string, nor the model's end of text, nor a
-program that hangs up changes what the server sees. What comes after is read and dropped here.
+A generation always runs for the steps it was asked for: neither a stop string, nor the model's end of text, nor an
+output that cannot be read, nor a program that hangs up changes what the server sees. What comes after is dropped here.
 """
 
 from __future__ import annotations
