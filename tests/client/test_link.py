@@ -16,7 +16,8 @@ from heatfhe.client.link import Link
 from heatfhe.errors import HeatError, WireError
 from heatfhe.wire import Refusal
 
-given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency")
+given, settings = hypothesis.given, hypothesis.settings
 st = pytest.importorskip("hypothesis.strategies")
 BOMB = gzip.compress(bytes(64 << 20))  # 64 MiB of zeros in 65 kB
 
@@ -126,6 +127,7 @@ def test_retry_after_is_a_plain_number_or_nothing(header: str, wait: float | Non
     assert caught.value.retry_after == wait
 
 
+@settings(deadline=None)
 @given(
     status=st.sampled_from([200, 201, 400, 404, 409, 429, 500, 503]),
     header=st.binary(max_size=12).filter(lambda b: not set(b) & {0, 10, 13}),

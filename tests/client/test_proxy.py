@@ -23,7 +23,8 @@ from heatfhe.errors import ConfigError
 from heatfhe.server import ModelSource
 from tests.server.serving import ROOT, ServerProcess, served_circuit
 
-given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency")
+given, settings = hypothesis.given, hypothesis.settings
 st = pytest.importorskip("hypothesis.strategies")
 openai = pytest.importorskip("openai", reason="the openai package is a development dependency")
 PROMPT = "w1 w2 w3"
@@ -170,6 +171,7 @@ def test_a_value_of_the_wrong_kind_is_a_bad_request_and_names_itself(name: str, 
     assert caught.value.param == name
 
 
+@settings(deadline=None)
 @given(body=st.recursive(JSON_LEAF, lambda inner: st.lists(inner, max_size=3) | bodies(inner), max_leaves=8))
 def test_no_body_raises_an_error_that_is_not_ours(body: object) -> None:
     for chat in (False, True):

@@ -28,7 +28,8 @@ from heatfhe.server.program import describe_model
 from heatfhe.wire import ModelConfig, Price
 from tests.server.serving import ROOT, joined
 
-given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency")
+given, settings = hypothesis.given, hypothesis.settings
 st = pytest.importorskip("hypothesis.strategies")
 
 D = "ab" * 32
@@ -85,6 +86,7 @@ def forged(params: Params, **changes: object) -> Params:
     return made
 
 
+@settings(deadline=None)
 @given(claimed=st.floats() | st.integers() | st.none() | st.text(max_size=3))
 def test_a_server_cannot_choose_how_finely_logits_are_read(claimed: Any) -> None:
     """The smaller of its claim and our own set's value, never below zero; what is no finite number is no claim."""
@@ -102,6 +104,7 @@ def test_a_set_we_do_not_know_is_trusted_with_the_least_of_ours() -> None:
     assert trusted_bits(forged(preset("insecure-openfhe-12"), engine="other", promised_bits=60.0)) == 10.0
 
 
+@settings(deadline=None)
 @given(bits=st.floats(), values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
 def test_rounding_never_fails_on_a_value(bits: float, values: list[float]) -> None:
     """2^1020 times a logit of 16 overflows and 2^1020 times one of 15 does not: a test of the logit."""

@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.client import Client
-from heatfhe.client.home import default_home, private_home
+from heatfhe.client import Client, client_folder
 from heatfhe.client.local import local_server
 from heatfhe.errors import ConfigError
 
@@ -42,7 +41,7 @@ def add_connection(parser: argparse.ArgumentParser, *, local: bool = False) -> N
 @contextmanager
 def connect(args: argparse.Namespace, console: Console) -> Iterator[Client]:
     """A Client for these options; with --local the server lives as long as it does, in a process of its own."""
-    folder = private_home(args.keys if args.keys is not None else default_home())
+    folder = client_folder(args.keys)
     with ExitStack() as stack:
         if getattr(args, "local", False):
             if args.server:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatfhe.client.client import Client
+from heatfhe.client.home import client_folder
 from heatfhe.client.sampling import Sampler
 from heatfhe.client.talk import Answer, Conversation
 from heatfhe.client.trust import check_config
@@ -20,6 +21,7 @@ __all__ = [
     "Conversation",
     "Sampler",
     "check_config",
+    "client_folder",
     "load_keyring",
 ]
 

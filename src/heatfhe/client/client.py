@@ -16,7 +16,7 @@ import numpy as np
 from heatfhe.client.bundle import LIMITS as BUNDLE_LIMITS
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.exchange import Exchange, Facts
-from heatfhe.client.home import default_home, private_folder, private_home
+from heatfhe.client.home import client_folder, private_folder
 from heatfhe.client.keys import KeyFolder
 from heatfhe.client.layout import Layout
 from heatfhe.client.leftovers import sweep
@@ -62,7 +62,7 @@ class Client:
     ) -> None:
         self._link = Link(url, token=token, transport=transport, patience=patience, verify=verify)
         self._model, self._insecure, self._simulate = model, insecure, simulate
-        self._folder = folder if folder is not None else default_home()
+        self._folder = folder
         self._factory = keyring
         self._key_set: str | None = None
         self._exchange: Exchange | None = None
@@ -120,7 +120,7 @@ class Client:
         return found
 
     def _own(self, name: str) -> Path:
-        return private_folder(private_home(self._folder) / name)
+        return private_folder(client_folder(self._folder) / name)
 
     @cached_property
     def layout(self) -> Layout:

@@ -13,9 +13,13 @@ def default_home() -> Path:
     return Path.home() / ".heatfhe"
 
 
-def private_home(folder: Path) -> Path:
-    """Make a client's folder at mode 0700. One that is there is tightened if it is the default one; a folder that a
-    user named may be shared on purpose, and keeps its mode."""
+def client_folder(folder: Path | None = None) -> Path:
+    """Make a client's folder at mode 0700; the default is ~/.heatfhe.
+
+    The default one is tightened if others may read it. A folder that a user named may be shared on purpose, and keeps
+    its mode.
+    """
+    folder = default_home() if folder is None else folder
     return private_folder(folder, tighten=folder == default_home())
 
 

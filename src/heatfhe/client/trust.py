@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.engine import KeyRequest
 from heatfhe.errors import ConfigError
-from heatfhe.planning.params import presets
+from heatfhe.planning import presets
 from heatfhe.wire import ModelConfig
 
 ENGINES = ("clear", "native", "openfhe")

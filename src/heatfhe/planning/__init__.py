@@ -4,6 +4,7 @@
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.pack import Packing, Product
+from heatfhe.planning.params import presets
 from heatfhe.planning.placement import ALGORITHMS, Placement, Rules, check, place
 from heatfhe.planning.plan import Plan, plan
 from heatfhe.planning.program import Port, Program, Step
@@ -30,5 +31,6 @@ __all__ = [
     "cost_tables",
     "place",
     "plan",
+    "presets",
     "record",
 ]
