@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,20 @@ WEIGHT_SOURCE = "Lattigo's budget for a ternary secret of weight {weight}; ePrin
 # The transient sparse secret of bootstrapping (weight 32) is published under its own small modulus only; bound by ring
 # dimension. Source: Bossuat, Troncoso-Pastoriza, Hubaux, ePrint 2022/024, and Lattigo's stated 121 bits for weight 32.
 MAX_LOG_SPARSE_MODULUS: dict[int, float] = {1 << 16: 120.0}
+
+# What a client rounds decrypted numbers to is a set's promise, and the set comes from a server. No bootstrap of any
+# engine here is better than 2^-27; a promise beyond this ceiling would only switch the rounding off.
+MAX_PROMISED_BITS = 32.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_INTEGERS = {"ring_dimension": (8, 1 << 20), "levels": (1, 999), "secret_weight": (0, 1 << 20), "pair_levels": (0, 999)}
+_NUMBERS = {
+    "scale_bits": (1.0, 120.0),
+    "log_qp": (1.0, 1e6),
+    "noise": (0.0, 1.0),
+    "promised_bits": (1.0, MAX_PROMISED_BITS),
+    "window": (1e-9, 1e9),
+    "sparse_modulus_bits": (0.0, 1e6),
+}
 
 
 def claimed_security(ring_dimension: int, log_qp: float, secret_weight: int = 0) -> int:
@@ -72,13 +88,14 @@ class Params:
     literal: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_fields()
         n = self.ring_dimension
-        if n < 8 or n & (n - 1):
+        if n & (n - 1):
             raise ConfigError(f"{self.name}: ring dimension must be a power of two of at least 8, got {n}")
-        if self.levels < 1:
-            raise ConfigError(f"{self.name}: a bootstrap must leave at least one level, got {self.levels}")
-        if not (self.noise >= 0 and self.window > 0 and self.log_qp > 0):
-            raise ConfigError(f"{self.name}: noise, window and log QP must be positive numbers")
+        if self.promised_bits > self.scale_bits:
+            raise ConfigError(
+                f"{self.name}: {self.promised_bits:g} bits cannot be promised at a scale of {self.scale_bits:g} bits"
+            )
         insecure = self.security_bits < 128
         if insecure and not self.name.startswith("insecure-"):
             bound = MAX_LOG_QP.get(n, {}).get(128, 0)
@@ -87,6 +104,32 @@ class Params:
                 f"({SECURITY_SOURCE}), or its sparse modulus is unbounded there; use a larger ring or fewer levels, "
                 "or call the set insecure-..."
             )
+        if not insecure and not 0 < self.noise <= 2.0**-self.promised_bits:
+            raise ConfigError(
+                f"{self.name}: a promise of {self.promised_bits:g} bits needs a noise above 0 and at most "
+                f"{2.0**-self.promised_bits:.1e}, got {self.noise:g}; promise fewer bits"
+            )
+
+    def _check_fields(self) -> None:
+        """Every field has its type and lies in its range: a set may come from a file or from a server."""
+        for word in ("name", "engine"):
+            if not isinstance(getattr(self, word), str) or not _NAME.fullmatch(getattr(self, word)):
+                raise ConfigError(
+                    f"a parameter set's {word} has 1 to 100 of A-Z a-z 0-9 . _ + -, got {getattr(self, word)!r:.60}"
+                )
+        if not isinstance(self.secret, str) or len(self.secret) > 200 or not self.secret.isprintable():
+            raise ConfigError(f"{self.name}: secret is one line of at most 200 characters, got {self.secret!r:.60}")
+        for word, (least, most) in _INTEGERS.items():
+            value = getattr(self, word)
+            if type(value) is not int or not least <= value <= most:
+                raise ConfigError(f"{self.name}: {word} must be an integer from {least} to {most}, got {value!r:.60}")
+        for word, (lo, hi) in _NUMBERS.items():
+            value = getattr(self, word)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not lo <= value <= hi:
+                raise ConfigError(f"{self.name}: {word} must be a number from {lo:g} to {hi:g}, got {value!r:.60}")
+        for item in self.literal:
+            if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and _plain(item[1])):
+                raise ConfigError(f"{self.name}: its literal holds words with finite numbers, got {item!r:.60}")
 
     @property
     def slots(self) -> int:
@@ -122,6 +165,8 @@ class Params:
     def from_json(cls, body: dict[str, Any]) -> Params:
         """Inverse of as_json; checks everything again."""
         try:
+            if len(body["literal"]) > 64:
+                raise ConfigError(f"not a parameter set: {len(body['literal'])} words in its literal, at most 64 fit")
             return cls(**{**body, "literal": tuple(sorted(body["literal"].items()))})
         except (TypeError, KeyError, AttributeError) as err:
             raise ConfigError(f"not a parameter set: {err}") from err
@@ -130,3 +175,8 @@ class Params:
     def digest(self) -> str:
         """Identifies the set."""
         return json_digest(self.as_json())
+
+
+def _plain(value: Any) -> bool:
+    """What a literal may hold: integers, finite numbers, flags."""
+    return type(value) is bool or (type(value) in (int, float) and math.isfinite(value) and abs(value) < 2**53)

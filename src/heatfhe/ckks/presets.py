@@ -33,6 +33,7 @@ from heatfhe.files import canonical_json
 
 ENGINE = "native"
 FORMAT = "heatfhe/ckks32/v1"
+MOST_LEVELS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,18 +77,22 @@ class NativeSet:
         return hashlib.sha256(canonical_json(text)).digest()
 
 
-_CHAIN_WORDS = (
-    "special",
-    "special_bits",
-    "eval_levels",
-    "eval_bits",
-    "eval_gain",
-    "eval_end",
-    "raise_levels",
-    "raise_bits",
-    "spare_pairs",
-)
-_BOOTSTRAP_WORDS = ("stc_levels", "ratio_bits")
+# The words of a literal, each with its type and range.
+_CHAIN_WORDS: dict[str, tuple[type, float, float]] = {
+    "special": (int, 1, 64),
+    "special_bits": (float, 25, 31),
+    "eval_levels": (int, 0, 16),
+    "eval_bits": (int, 40, 60),
+    "eval_gain": (int, 0, 16),
+    "eval_end": (int, 0, 90),
+    "raise_levels": (int, 0, 8),
+    "raise_bits": (int, 0, 60),
+    "spare_pairs": (int, 0, 8),
+}
+_BOOTSTRAP_WORDS: dict[str, tuple[type, float, float]] = {
+    "stc_levels": (int, 1, 8),
+    "ratio_bits": (float, 1, 40),
+}
 
 
 def make_params(
@@ -121,6 +126,14 @@ def native_set(params: Params) -> NativeSet:
     missing = [w for w in (*_CHAIN_WORDS, *_BOOTSTRAP_WORDS) if w not in words]
     if missing:
         raise ConfigError(f"{params.name}: its literal lacks {', '.join(missing)}; use a set of heatfhe.ckks.presets")
+    for word, (kind, lo, hi) in {**_CHAIN_WORDS, **_BOOTSTRAP_WORDS}.items():
+        if type(words[word]) is not kind or not lo <= words[word] <= hi:
+            raise ConfigError(
+                f"{params.name}: {word} must be {kind.__name__} from {lo:g} to {hi:g}, got {words[word]!r:.40}; "
+                "use a set of heatfhe.ckks.presets"
+            )
+    if params.levels > MOST_LEVELS:
+        raise ConfigError(f"{params.name}: {params.levels} levels; a native set has at most {MOST_LEVELS}")
     spec = ChainSpec(
         ring_dimension=params.ring_dimension, scale_bits=int(params.scale_bits),
         levels=params.levels + words["stc_levels"], special=words["special"], eval_levels=words["eval_levels"],
@@ -136,7 +149,19 @@ def native_set(params: Params) -> NativeSet:
         raise ConfigError(
             f"{params.name}: its claims (log2 QP, levels, sparse modulus) are not those of its chain; make it again"
         )
+    best = -math.log2(eval_mod_noise(params.ring_dimension, words["eval_bits"], words["ratio_bits"]))
+    if params.promised_bits > best:
+        raise ConfigError(
+            f"{params.name}: it promises {params.promised_bits:g} bits, its modular reduction keeps {best:.1f} "
+            "at most; do not use a server that claims this"
+        )
     return NativeSet(params=params, chain=make_chain(spec), bootstrap=bootstrap)
+
+
+def eval_mod_noise(ring_dimension: int, eval_bits: int, ratio_bits: float) -> float:
+    """What the modular reduction adds to a refreshed slot, relative to its bound (docs/security-native.md)."""
+    n = ring_dimension
+    return float(2.0**ratio_bits * INTERVAL * 4 * (n / 18) ** 0.5 * n**0.5 / 2.0**eval_bits)
 
 
 def draft_native(
@@ -159,8 +184,7 @@ def draft_native(
     n = ring_dimension
     ratio = max(6, math.ceil((math.log2(6.6) + precision + 1) / 2))
     for bits in range(50, 61):
-        noise = 2.0**ratio * INTERVAL * 4 * (n / 18) ** 0.5 * n**0.5 / 2.0**bits
-        if noise <= 2.0 ** -(precision + 1) and 2 * bits - scale_bits - ratio < 2 * 31:
+        if eval_mod_noise(n, bits, ratio) <= 2.0 ** -(precision + 1) and 2 * bits - scale_bits - ratio < 2 * 31:
             break
     else:
         raise ConfigError(
