@@ -84,7 +84,7 @@ class Scheme:
         self.ring = Ring(chain, kernels or load_kernels(device, n, chain.moduli, threads=threads))
         self.secret = make_secret(n, source)
         self.maker = KeyMaker(self.ring, self.secret, source, HASH)
-        self.table = KeyTable(chain, self.ring.kernels, HASH)
+        self.table = KeyTable(chain, self.ring.kernels)
         caps = {galois_element(r, n): chain.normal_levels for r in rotations}
         caps[conjugation_element(n)] = chain.normal_levels + chain.eval_levels
         ids = [KeyId(kind=RELINEARISE, cap=chain.top)]

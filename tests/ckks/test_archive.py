@@ -111,7 +111,7 @@ def test_resealed_headers_and_fields_never_pass_for_another_meaning() -> None:
     p = CHAIN.moduli[CHAIN.rows(2)[0]]
     for change, at in (
         (b"X", 0),  # magic
-        (struct.pack("<H", 2), 8),  # version
+        (struct.pack("<H", 3), 8),  # version
         (struct.pack("<H", KEY), 10),  # kind
         (struct.pack("<H", SECRET), 10),
         (b"\1", 12),  # reserved
@@ -142,15 +142,15 @@ def test_hostile_keys_are_refused() -> None:
             ARCHIVE.parse_key(blob, other)
     even = KeyId(kind=GALOIS, element=4, cap=3)
     with pytest.raises(WireError, match="not a Galois element"):
-        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(even, made.seed, made.b)), even)
+        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(even, made.seed, made.b, HASH)), even)
     high = KeyId(kind=TO_SPARSE, cap=3)
     with pytest.raises(WireError, match="level 0 only"):
-        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(high, made.seed, made.b)), high)
+        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(high, made.seed, made.b, HASH)), high)
     sparse = KeyId(kind=TO_SPARSE)
     with pytest.raises(WireError, match="digits"):  # an encapsulation key over more primes than it may have
-        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(sparse, made.seed, made.b)), sparse)
+        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(sparse, made.seed, made.b, HASH)), sparse)
     with pytest.raises(WireError, match="zero"):
-        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(GALOIS_ID, made.seed, 0 * made.b)), GALOIS_ID)
+        ARCHIVE.parse_key(ARCHIVE.dump_key(SwitchKey(GALOIS_ID, made.seed, 0 * made.b, HASH)), GALOIS_ID)
 
 
 def test_transparent_ciphertexts_are_refused() -> None:

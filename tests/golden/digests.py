@@ -111,7 +111,8 @@ def everything(circuit: Circuit, folder: Path) -> dict[str, Any]:
     """All of them, by what they are of."""
     return {
         "params": {name: p.digest for name, p in presets().items()},
-        "native sets": {name: native_set(p).hash.hex() for name, p in native_presets().items()},
+        "native sets": {name: native_set(p).older[1].hex() for name, p in native_presets().items()},
+        "native sets, version 2": {name: native_set(p).hash.hex() for name, p in native_presets().items()},
         "circuits": {"tiny": circuit.digest, **{k: embedded(k).digest for k in EMBEDDED}},
         "files": {"tiny": circuit_files(folder), **{k: circuit_files(default_circuit(k)) for k in EMBEDDED}},
         "plans of tiny": {name: make().digest for name, make in plans_of_tiny(circuit).items()},

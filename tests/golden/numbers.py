@@ -25,6 +25,7 @@ from heatfhe.ckks.secret import KeyMaker, make_secret
 from heatfhe.engine.native import NativeEngine
 from heatfhe.engine.protocol import KeyRequest, LinearMap, MemoryKeys, Vector
 from tests.ckks.seeded import Scheme, SeededSource, digest, random_words
+from tests.golden.first_format import as_version_1
 
 PRESET = "insecure-native-11"
 ROTATIONS = (1, 2, 3, 5, 8, 16, 1000)
@@ -40,31 +41,35 @@ class Numbers:
         self.native = native_set(params)
         chain = self.native.chain
         self._ring = Ring(chain, load_kernels(device, chain.ring_dimension, chain.moduli))
-        self.archive = Archive(chain, self._ring.kernels, self.native.hash, self.native.floor)
+        self.hash = self.native.older[1]  # the goldens are of format version 1, made and read as such
+        self.archive = Archive(chain, self._ring.kernels, self.hash, self.native.floor)
         self._secret = make_secret(chain.ring_dimension, SeededSource(23))
         request = KeyRequest(params=params, rotations=ROTATIONS, bootstrap_periods=periods)
         ids = key_ids(self.native, ROTATIONS, True, periods)
         maker = self._maker(24)
-        self.keys = {key.name: self.archive.dump_key(maker.switch_key(key)) for key in ids}
+        self.keys = {key.name: self._first(self.archive.dump_key(maker.switch_key(key))) for key in ids}
         self.engine = NativeEngine(request, MemoryKeys(self.keys), device=device)
 
     def _maker(self, seed: int) -> KeyMaker:
-        return KeyMaker(self._ring, self._secret, SeededSource(seed), self.native.hash)
+        return KeyMaker(self._ring, self._secret, SeededSource(seed), self.hash)
+
+    def _first(self, blob: bytes) -> bytes:
+        return as_version_1(blob, self.hash)
 
     def encrypted(self, values: NDArray[Any], level: int, *, seed: int) -> bytes:
         """A fresh ciphertext on the wire."""
-        return self.archive.dump_fresh(self._maker(seed).encrypt(values, level + self.native.floor))
+        return self._first(self.archive.dump_fresh(self._maker(seed).encrypt(values, level + self.native.floor)))
 
     def residues(self, seed: int, level: int) -> Any:
         """A value of uniform residues: as good as any ciphertext for integer operations."""
         chain, level = self.native.chain, level + self.native.floor
         words = random_words(chain.moduli, chain.rows(level), (2,), chain.ring_dimension, seed)
         head = np.array([level, 0], "<u4").tobytes() + np.array([chain.scales()[level]], "<f8").tobytes()
-        return self.engine.parse(seal(CIPHERTEXT, self.native.hash, head + words.astype("<u4").tobytes()))
+        return self.engine.parse(self._first(seal(CIPHERTEXT, self.hash, head + words.astype("<u4").tobytes())))
 
     def digest(self, value: Any) -> str:
         """SHA-256 of a value's wire form: level, scale and every residue."""
-        return hashlib.sha256(self.engine.dump(value)).hexdigest()
+        return hashlib.sha256(self._first(self.engine.dump(value))).hexdigest()
 
 
 def sparse_slots(seed: int) -> NDArray[np.complex128]:

@@ -5,6 +5,9 @@
 
 Words are little-endian, limbs in the chain's order, evaluations in natural order of exponents. The digest finds
 accidents, it does not authenticate: the channel does.
+
+Version 2 is written, 1 and 2 are read. They differ in the parameter hash alone: that of version 1 covered figures such
+as noise (``NativeSet.older``). The hash also labels the expansion of seeds, so a blob is expanded under its own.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +29,7 @@ from heatfhe.ckks.ring import Ciphertext, same_scale
 from heatfhe.errors import ConfigError, WireError
 
 MAGIC = b"HEATCK32"
-VERSION = 1
+VERSION = 2
 CIPHERTEXT, FRESH, KEY, SECRET = 1, 2, 3, 4
 HEADER = struct.Struct("<8sHHI32sQ")
 DIGEST = 32
@@ -39,25 +43,33 @@ def seal(kind: int, params_hash: bytes, body: bytes) -> bytes:
     return whole + hashlib.sha256(whole).digest()
 
 
-def unseal(blob: bytes, kinds: tuple[int, ...], params_hash: bytes) -> tuple[int, memoryview]:
-    """Kind and body of a container; checks every field, the exact length and the digest."""
+def unseal(
+    blob: bytes, kinds: tuple[int, ...], params_hash: bytes, older: Mapping[int, bytes] | None = None
+) -> tuple[int, memoryview, bytes]:
+    """Kind, body and parameter hash of a container; checks every field, the exact length and the digest.
+
+    ``older`` holds the parameter hash of each earlier version that is accepted.
+    """
     if len(blob) < HEADER.size + DIGEST:
         raise WireError(f"a blob of {len(blob)} bytes is too short; send it again")
     magic, version, kind, zero, found, length = HEADER.unpack_from(blob)
     if magic != MAGIC or zero != 0:
         raise WireError("not a blob of the native engine")
-    if version != VERSION:
-        raise WireError(f"format version {version} is not {VERSION}; upgrade the older side")
+    hashes = {**(older or {}), VERSION: params_hash}
+    if version not in hashes:
+        known = ", ".join(map(str, sorted(hashes)))
+        raise WireError(f"format version {version} is not among those read here ({known}); upgrade the older side")
     if kind not in kinds:
         raise WireError(f"a blob of kind {kind} where {kinds} is expected")
-    if found != params_hash:
-        raise WireError("the blob belongs to another parameter set; make it for this plan")
+    if found != hashes[version]:
+        why = "" if version == VERSION else f", or states other noise figures (format version {version} bound them)"
+        raise WireError(f"the blob belongs to another parameter set{why}; make it for this plan")
     if length != len(blob) - HEADER.size - DIGEST:
         raise WireError(f"a body of {length} bytes in a blob of {len(blob)}; it is truncated or padded, send it again")
     view = memoryview(blob)
     if hashlib.sha256(view[:-DIGEST]).digest() != bytes(view[-DIGEST:]):
         raise WireError("the blob's digest does not match; it was altered on the way, send it again")
-    return kind, view[HEADER.size : -DIGEST]
+    return kind, view[HEADER.size : -DIGEST], found
 
 
 def _bytes(natural: NDArray[np.uint32]) -> bytes:
@@ -72,6 +84,7 @@ class Archive:
     kernels: Kernels
     params_hash: bytes
     floor: int = 0  # the lowest level a value may have
+    older: Mapping[int, bytes] = field(default_factory=dict)  # parameter hash of each earlier version that is read
 
     def _read(self, body: memoryview, shape: tuple[int, ...], rows: list[int]) -> NDArray[np.uint32]:
         """Residues (..., limbs, N) in natural order, every one below its prime."""
@@ -105,7 +118,7 @@ class Archive:
 
     def parse(self, blob: bytes) -> Ciphertext:
         """A ciphertext from either form."""
-        kind, body = unseal(blob, (CIPHERTEXT, FRESH), self.params_hash)
+        kind, body, params_hash = unseal(blob, (CIPHERTEXT, FRESH), self.params_hash, self.older)
         if len(body) < _CIPHERTEXT.size + SEED_BYTES:
             raise WireError("a ciphertext without words; send it again")
         level, zero, scale = _CIPHERTEXT.unpack_from(body)
@@ -116,7 +129,7 @@ class Archive:
         if kind == FRESH:
             seed = bytes(rest[:SEED_BYTES])
             b = self._read(rest[SEED_BYTES:], (len(rows), n), rows)
-            data = np.stack([b, fresh_half(seed, level, self.chain, self.params_hash)])
+            data = np.stack([b, fresh_half(seed, level, self.chain, params_hash)])
         else:
             data = self._read(rest, (2, len(rows), n), rows)
         if data[0].any() and (not data[1].any() or np.array_equal(data[0], data[1])):  # all zero is a product with 0
@@ -131,7 +144,7 @@ class Archive:
 
     def parse_key(self, blob: bytes, wanted: KeyId) -> SwitchKey:
         """An evaluation key, which must be the one expected."""
-        _, body = unseal(blob, (KEY,), self.params_hash)
+        _, body, params_hash = unseal(blob, (KEY,), self.params_hash, self.older)
         if len(body) < _KEY.size + SEED_BYTES:
             raise WireError("a key without words; send it again")
         kind, element, cap, digits, limbs = _KEY.unpack_from(body)
@@ -148,4 +161,4 @@ class Archive:
         b = self._read(rest[SEED_BYTES:], (digits, limbs, self.chain.ring_dimension), rows)
         if not all(part.any() for part in b):
             raise WireError(f"key {wanted.name}: a digit is zero")
-        return SwitchKey(wanted, bytes(rest[:SEED_BYTES]), b)
+        return SwitchKey(wanted, bytes(rest[:SEED_BYTES]), b, params_hash)

@@ -106,6 +106,7 @@ class SwitchKey:
     id: KeyId
     seed: bytes
     b: NDArray[np.uint32]  # (digits, limbs, N), natural order
+    params_hash: bytes  # what the uniform half is expanded under
 
 
 def key_heads(key: KeyId, seed: bytes, chain: Chain, params_hash: bytes) -> list[bytes]:
@@ -138,8 +139,8 @@ class KeyTable:
     the product with the digit as it is, moved by phi_i, is the same.
     """
 
-    def __init__(self, chain: Chain, kernels: Kernels, params_hash: bytes) -> None:
-        self._chain, self._kernels, self._hash = chain, kernels, params_hash
+    def __init__(self, chain: Chain, kernels: Kernels) -> None:
+        self._chain, self._kernels = chain, kernels
         self._keys: dict[tuple[int, int], tuple[Words, int]] = {}
 
     def add(self, key: SwitchKey) -> None:
@@ -148,7 +149,7 @@ class KeyTable:
         rows = np.array(key.id.rows(self._chain), dtype=np.int64)
         fold = fold_rotations(n // 2) if key.id.kind == TO_DENSE else ()
         b = kernels.upload(key.b)
-        a = kernels.uniform(key_heads(key.id, key.seed, self._chain, self._hash), rows)
+        a = kernels.uniform(key_heads(key.id, key.seed, self._chain, key.params_hash), rows)
         ready = []
         for digit in range(len(key.b)):
             both = kernels.stack([kernels.polynomial(b, digit), kernels.polynomial(a, digit)])

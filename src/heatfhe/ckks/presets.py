@@ -23,16 +23,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL
 from heatfhe.ckks.chain import Chain, ChainSpec, check_security, make_chain
+from heatfhe.ckks.kernels import Kernels
 from heatfhe.ckks.keys import sparse_modulus_bits
 from heatfhe.ckks.params import Params
 from heatfhe.errors import ConfigError
 from heatfhe.files import canonical_json
 
 ENGINE = "native"
-FORMAT = "heatfhe/ckks32/v1"
 MOST_LEVELS = 64
 
 
@@ -56,10 +57,29 @@ class NativeSet:
 
     @property
     def hash(self) -> bytes:
-        """SHA-256 of the canonical text of everything both sides must agree on, every prime included."""
+        """SHA-256 of what keys and ciphertexts are made of: ring, every prime, every level, the secret's weight.
+
+        Nothing else is in it. Noise, promise and the bootstrap's constants may be corrected and saved keys still load.
+        """
+        c = self.chain
+        text = {
+            "format": "heatfhe/ckks32/v2",
+            "ring_dimension": c.ring_dimension,
+            "moduli": list(c.moduli),
+            "windows": [list(w) for w in c.windows],
+            "special": len(c.special),
+            "normal_levels": c.normal_levels,
+            "scale_bits": c.scale_bits,
+            "secret_weight": self.params.secret_weight,
+        }
+        return hashlib.sha256(canonical_json(text)).digest()
+
+    @property
+    def older(self) -> dict[int, bytes]:
+        """The hash in blobs of each earlier format version. That of version 1 covered the whole of Params."""
         c, b = self.chain, self.bootstrap
         text = {  # stc_first and ratio_slope chose between two orders; every key made so far is of the first
-            "format": FORMAT,
+            "format": "heatfhe/ckks32/v1",
             "params": self.params.digest,
             "ring_dimension": c.ring_dimension,
             "moduli": list(c.moduli),
@@ -74,7 +94,11 @@ class NativeSet:
             "double_angles": DOUBLE_ANGLES,
             "cosine": [float(x).hex() for x in COSINE],
         }
-        return hashlib.sha256(canonical_json(text)).digest()
+        return {1: hashlib.sha256(canonical_json(text)).digest()}
+
+    def archive(self, kernels: Kernels) -> Archive:
+        """Reads and writes this set's keys and ciphertexts."""
+        return Archive(self.chain, kernels, self.hash, self.floor, self.older)
 
 
 # The words of a literal, each with its type and range.

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.archive import SECRET, Archive, seal, unseal
+from heatfhe.ckks.archive import SECRET, seal, unseal
 from heatfhe.ckks.kernels import load_kernels
 from heatfhe.ckks.keys import sparse_modulus_bits
 from heatfhe.ckks.keyset import key_ids
@@ -46,7 +46,7 @@ class NativeKeyring:
             raise ConfigError(f"{request.params.name}: the sparse secret's modulus exceeds {limit:g} bits")
         self._request, self._native = request, native
         ring = Ring(chain, load_kernels(device, chain.ring_dimension, chain.moduli, threads=threads))
-        self._archive = Archive(chain, ring.kernels, native.hash, native.floor)
+        self._archive = native.archive(ring.kernels)
         source = OsSource()
         self._secret = make_secret(chain.ring_dimension, source) if folder is None else self._load(folder)
         self._maker = KeyMaker(ring, self._secret, source, native.hash)
@@ -87,7 +87,7 @@ class NativeKeyring:
         path = folder / SECRET_FILE
         n = self._native.chain.ring_dimension
         try:
-            _, body = unseal(path.read_bytes(), (SECRET,), self._native.hash)
+            _, body, _ = unseal(path.read_bytes(), (SECRET,), self._native.hash, self._native.older)
         except FileNotFoundError as err:
             raise FileFormatError(f"{path}: no such key file; make a keyring and save it there first") from err
         except WireError as err:

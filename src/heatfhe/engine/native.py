@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Words, load_kernels
@@ -48,11 +47,11 @@ class NativeEngine:
         self._request = request
         self._ring = Ring(chain, kernels)
         self._floor = native.floor
-        self._archive = Archive(chain, kernels, native.hash, native.floor)
+        self._archive = native.archive(kernels)
         slots = request.params.slots
         self._rotations = {r % slots for r in request.rotations} | {0}
         self._periods = {check_period(p, slots) for p in request.bootstrap_periods}
-        table = KeyTable(chain, kernels, native.hash)
+        table = KeyTable(chain, kernels)
         wanted = key_ids(native, request.rotations, request.conjugation, request.bootstrap_periods)
         missing = sorted({k.name for k in wanted} - set(keys.names()))
         if missing:

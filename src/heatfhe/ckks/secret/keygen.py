@@ -116,7 +116,7 @@ class KeyMaker:
                 own = (digits == digit) & ~np.isin(rows, special)
                 message = kernels.scale(source, np.where(own, factors, 0).astype(np.uint32), rows)
             out[digit] = kernels.download(kernels.add(b, message, rows))
-        return SwitchKey(key, seed, out)
+        return SwitchKey(key, seed, out, self._hash)
 
     def encrypt(self, values: NDArray[Any], level: int) -> Fresh:
         """A fresh ciphertext at the canonical scale of a normal level."""
