@@ -3,24 +3,30 @@
 
 <folder>/<config id, 16 digits>/secret/...          what the keyring saves; never read by anything that sends
 <folder>/<config id, 16 digits>/evaluation/<sha256> public, content-addressed
-<folder>/<config id, 16 digits>/manifest.json       lists the evaluation keys; written last
+<folder>/<config id, 16 digits>/manifest.json       lists the evaluation keys, names their secret; written last
+<folder>/<config id, 16 digits>.lock                held while keys are made, loaded or deleted
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from heatfhe.client.link import Link
 from heatfhe.engine import KeyRequest, Keyring, KeyringFactory
-from heatfhe.errors import WireError
-from heatfhe.files import atomic_directory, atomic_write, read_json, write_json
+from heatfhe.errors import FileFormatError, WireError
+from heatfhe.files import atomic_directory, atomic_write, file_digest, read_json, write_json
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.wire import KeyEntry, KeyManifest, ModelConfig, Refusal, looks_secret, name_is_secret
 
-KIND, VERSION = "heatfhe-client-keys", 1
+KIND, VERSION = "heatfhe-client-keys", 2  # version 1 was the manifest alone
+WAITING = "wait for the keys that another process makes"
 
 
 class KeyFolder:
@@ -36,20 +42,64 @@ class KeyFolder:
         return (self.folder / "manifest.json").exists()
 
     def open(self, factory: KeyringFactory, request: KeyRequest, reporter: Reporter = SILENT) -> Keyring:
-        """The keyring, made now if it is not there. A secret is written whole before any public key is derived."""
+        """The keyring, made now if it is not there. A secret is written whole before any public key is derived.
+
+        One process at a time: a second one waits, and then loads the keys that the first has made.
+        """
         secret = self.folder / "secret"
-        if secret.is_dir():
-            ring = factory(request, secret)
-        else:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            ring = factory(request)
-            with atomic_directory(secret) as partial:
-                ring.save(partial)
-                lock_down(partial)
-        lock_down(self.folder / "secret")
-        if not self.ready:
-            self._derive(ring, reporter)
+        with self._locked(reporter):
+            self._sweep()
+            if secret.is_dir():
+                ring = factory(request, secret)
+            else:
+                if self.ready:
+                    raise FileFormatError(
+                        f"{self.folder}: evaluation keys without their secret; restore the folder secret from a "
+                        "backup, or remove all of it to make new keys"
+                    )
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                ring = factory(request)
+                with atomic_directory(secret) as partial:
+                    ring.save(partial)
+                    lock_down(partial)
+            lock_down(secret)
+            if self.ready:
+                self._check_secret()
+            else:
+                self._derive(ring, reporter)
         return ring
+
+    @contextmanager
+    def _locked(self, reporter: Reporter = SILENT) -> Iterator[None]:
+        """Only one process at a time makes, loads or deletes these keys. The lock ends with the process."""
+        path = self.folder.with_name(f"{self.folder.name}.lock")
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+") as f:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                reporter.start(WAITING)
+                reporter.advance(WAITING)
+                fcntl.flock(f, fcntl.LOCK_EX)
+                reporter.done(WAITING)
+            yield
+
+    def _sweep(self) -> None:
+        """Remove what a killed process left half written, a half-written secret above all. Called under the lock."""
+        for leftover in self.folder.glob(".*.partial"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
+
+    def _check_secret(self) -> None:
+        """Refuse evaluation keys that were derived from another secret: nothing they compute could be decrypted."""
+        named = self._read().get("secret")
+        if named is not None and named != fingerprint(self.folder / "secret"):
+            raise FileFormatError(
+                f"{self.folder}: the evaluation keys belong to another secret than the one beside them; restore the "
+                "folder secret from a backup, or remove all of it to make new keys"
+            )
 
     def _derive(self, ring: Keyring, reporter: Reporter) -> None:
         entries = []
@@ -65,15 +115,26 @@ class KeyFolder:
                 reporter.advance("keys", bytes=len(data))
         reporter.done("keys")
         manifest = KeyManifest(config_id=self._config.config_id, keys=tuple(entries))
-        write_json(self.folder / "manifest.json", KIND, VERSION, manifest.as_json())
+        body = {"manifest": manifest.as_json(), "secret": fingerprint(self.folder / "secret")}
+        write_json(self.folder / "manifest.json", KIND, VERSION, body)
+
+    def _read(self) -> dict[str, Any]:
+        """The manifest file's body; that of version 1 names no secret."""
+        body = read_json(self.folder / "manifest.json", KIND, (1, VERSION))
+        if "manifest" not in body:
+            return {"manifest": body}
+        if set(body) != {"manifest", "secret"}:
+            raise FileFormatError(f"{self.folder / 'manifest.json'}: unknown fields; make the keys again")
+        return body
 
     def manifest(self) -> KeyManifest:
         """What is to be uploaded."""
-        return KeyManifest.from_json(read_json(self.folder / "manifest.json", KIND, (VERSION,)))
+        return KeyManifest.from_json(self._read()["manifest"])
 
     def delete(self) -> None:
         """Remove every key, the secret too: nothing encrypted under it can be read any more."""
-        shutil.rmtree(self.folder)
+        with self._locked():
+            shutil.rmtree(self.folder)
 
     def upload(self, link: Link, chunk_bytes: int, reporter: Reporter = SILENT) -> str:
         """Bring the server's copy up to date and return the key set's id. Starts where an earlier upload ended."""
@@ -110,6 +171,15 @@ class KeyFolder:
                         raise
                     have = where  # an earlier try arrived although its answer did not
                 reporter.advance("upload", bytes=have)
+
+
+def fingerprint(secret: Path) -> str:
+    """SHA-256 that tells one folder of secret files from another. It stays on this disk, beside the secret."""
+    sha = hashlib.sha256(b"heatfhe/client-secret/v1")
+    for path in sorted(p for p in secret.rglob("*") if p.is_file()):
+        name = path.relative_to(secret).as_posix().encode()
+        sha.update(len(name).to_bytes(4, "little") + name + bytes.fromhex(file_digest(path)))
+    return sha.hexdigest()
 
 
 def lock_down(folder: Path) -> None:
