@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -106,6 +108,35 @@ def test_a_secret_key_does_not_print_itself() -> None:
     secret = make_secret(64, SeededSource(6))
     assert "array" not in repr(secret)
     assert "[" not in repr(secret)
+
+
+def test_nothing_that_holds_a_secret_is_pickled_copied_or_printed() -> None:
+    """pickle, copy and deepcopy are how libraries move objects into files, logs and other processes."""
+    chain = small_chain(256)
+    ring, secret = Ring(chain, load_kernels("reference", 256, chain.moduli)), make_secret(256, SeededSource(8))
+    maker = KeyMaker(ring, secret, SeededSource(9), HASH)
+    for thing in (secret, maker):
+        with pytest.raises(ConfigError, match="not pickled or copied"):
+            copy.copy(thing)
+        for held in (thing, [thing], {"key": thing}):
+            with pytest.raises(ConfigError, match="not pickled or copied"):
+                copy.deepcopy(held)
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                with pytest.raises(ConfigError, match="not pickled or copied"):
+                    pickle.dumps(held, protocol)
+        assert "not shown" in f"{thing} {thing!r}"
+
+
+def test_a_dense_secret_that_was_never_drawn_is_refused() -> None:
+    n = 2048
+    good = make_secret(n, SeededSource(10))
+    few = np.zeros(n, dtype=np.int64)
+    few[:64] = 1
+    for bad in (np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.abs(good.dense), few):
+        with pytest.raises(ConfigError, match="not drawn uniformly"):
+            SecretKey(bad, good.sparse)
+    for tiny in range(200):  # small rings stray far, and only zero is impossible
+        assert make_secret(16, SeededSource(tiny)).dense.any()
 
 
 def test_a_wrong_secret_is_refused() -> None:

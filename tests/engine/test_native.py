@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import types
@@ -17,7 +18,7 @@ import pytest
 
 pytest.importorskip("numba", reason="the native engine needs numba")
 
-from heatfhe.ckks.archive import Archive
+from heatfhe.ckks.archive import SECRET, Archive, seal
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring, self_test
 from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, MemoryKeys, Vector
@@ -103,6 +104,19 @@ def test_a_keyring_saved_and_loaded_decrypts_the_same(tmp_path: Path) -> None:
         NativeKeyring(r, tmp_path / "keys")
     with pytest.raises(FileFormatError, match="no such key file"):
         NativeKeyring(r, tmp_path / "nowhere")
+
+
+def test_a_keyring_is_not_pickled_and_a_key_of_zeros_does_not_load(tmp_path: Path) -> None:
+    ring = NativeKeyring(request())
+    with pytest.raises(ConfigError, match="not pickled or copied"):
+        pickle.dumps(ring)
+    assert "not shown" in repr(ring)
+    ring.save(tmp_path)
+    path, native = tmp_path / SECRET_FILE, native_set(request().params)
+    body = np.concatenate([np.zeros_like(ring._secret.dense), ring._secret.sparse]).astype(np.int8).tobytes()
+    path.write_bytes(seal(SECRET, native.hash, body))
+    with pytest.raises(FileFormatError, match="not drawn uniformly"):
+        NativeKeyring(request(), tmp_path)
 
 
 def test_keys_made_twice_differ_and_both_work() -> None:

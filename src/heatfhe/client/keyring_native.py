@@ -18,7 +18,7 @@ from heatfhe.ckks.keyset import key_ids
 from heatfhe.ckks.params import MAX_LOG_SPARSE_MODULUS, Params
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.ckks.ring import Ring
-from heatfhe.ckks.secret import KeyMaker, OsSource, SecretKey, make_secret
+from heatfhe.ckks.secret import KeepsSecret, KeyMaker, OsSource, SecretKey, make_secret
 from heatfhe.client.read import NO_RETRY
 from heatfhe.engine.native import NativeEngine
 from heatfhe.engine.protocol import KeyRequest, MemoryKeys, Slots
@@ -29,7 +29,7 @@ SECRET_FILE = "native-secret.key"
 PLAUSIBLE = 2.0**20  # no slot of a plan is larger
 
 
-class NativeKeyring:
+class NativeKeyring(KeepsSecret):
     """The secret key of one client for one request; ``folder`` loads the one saved before.
 
     All secret randomness is the operating system's. Every key and every fresh ciphertext has a seed of its own: asked

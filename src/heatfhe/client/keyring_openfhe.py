@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
+from heatfhe.ckks.secret import KeepsSecret
 from heatfhe.client.read import NO_RETRY
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import Context, refusals
@@ -29,7 +30,7 @@ SECRET_MARK = b"HEATFHE-SECRET\n"  # servers and clients refuse to move anything
 SECRET_FILE, PUBLIC_FILE = "openfhe-secret.key", "openfhe-public.key"
 
 
-class OpenFHEKeyring:
+class OpenFHEKeyring(KeepsSecret):
     """Secret and public key of one client for one request; ``folder`` loads those saved before."""
 
     def __init__(self, request: KeyRequest, folder: Path | None = None) -> None:

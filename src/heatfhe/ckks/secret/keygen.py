@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,23 @@ from heatfhe.ckks.secret.source import SecretSource
 from heatfhe.errors import ConfigError
 
 DECODE_BITS = 110  # decryption reads as many limbs as hold this many bits
+PLAUSIBLE_DEVIATIONS = 16.0  # a uniform ternary secret strays this far with a probability below 2^-180
+
+
+class KeepsSecret:
+    """What holds a secret is not pickled, copied or printed, by accident or through a library."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise ConfigError(f"a {type(self).__name__} is not pickled or copied; save the keyring to a folder instead")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: not shown>"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SecretKey:
+class SecretKey(KeepsSecret):
     """The dense secret, and the sparse one that only bootstrapping passes through. Never printed, never sent."""
 
     dense: NDArray[np.int64]
@@ -46,6 +59,9 @@ class SecretKey:
             raise ConfigError("a secret key has two ternary polynomials of equal length")
         if np.count_nonzero(self.sparse) != min(SPARSE_WEIGHT, n // 2):
             raise ConfigError("the sparse secret has another weight than the parameters say")
+        least = n / 3 - PLAUSIBLE_DEVIATIONS * math.sqrt(2 * n / 9)
+        if not self.dense.any() or min(np.count_nonzero(self.dense == v) for v in (-1, 0, 1)) < least:
+            raise ConfigError("the dense secret was not drawn uniformly; it would protect nothing, make new keys")
 
 
 def make_secret(ring_dimension: int, source: SecretSource) -> SecretKey:
@@ -54,7 +70,7 @@ def make_secret(ring_dimension: int, source: SecretSource) -> SecretKey:
     return SecretKey(dense, sparse_ternary(ring_dimension, min(SPARSE_WEIGHT, ring_dimension // 2), source))
 
 
-class KeyMaker:
+class KeyMaker(KeepsSecret):
     """Makes evaluation keys, encrypts and decrypts with one secret key."""
 
     def __init__(self, ring: Ring, secret: SecretKey, source: SecretSource, params_hash: bytes) -> None:
