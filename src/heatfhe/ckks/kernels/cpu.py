@@ -3,8 +3,7 @@
 
 Number rules: a Shoup constant is (w, floor(w 2^32 / q)), its product of any 32-bit x lies in [0, 2q). A Montgomery
 constant is w 2^32 mod q; four products of x < 2^31 with constants below q stay below 2q 2^32 and reduce together.
-Inner helpers take slices and start at zero, which is what lets the compiler vectorise them. numba keeps compiled code
-by file date: after a change to cpu_transforms.py alone, clear __pycache__.
+Inner helpers take slices and start at zero, which is what lets the compiler vectorise them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from heatfhe.ckks.kernels.cpu_transforms import SHIFT, Array, L, U, intt_row, jit, ntt_row, scale_row
+from heatfhe.ckks.kernels.cpu_jit import jit
+from heatfhe.ckks.kernels.cpu_transforms import SHIFT, Array, L, U, intt_row, ntt_row, scale_row
 
 FIXED_SHIFT = np.uint64(52)
 FIXED_HALF = np.uint64(1 << 51)

@@ -11,25 +11,17 @@ unsigned; min(x, x - q) is the conditional subtraction. The evaluation order of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numba import njit
+
+from heatfhe.ckks.kernels.cpu_jit import jit
 
 U = np.uint32
 L = np.uint64
 SHIFT = np.uint64(32)
 
-F = TypeVar("F", bound=Callable[..., Any])
 Array = Any  # numba arrays: shapes and types are in the signatures
-
-
-def jit(signature: str | None = None) -> Callable[[F], F]:
-    """njit without the interpreter's lock, compiled once and kept on disk."""
-    options = {"nogil": True, "cache": True, "boundscheck": False}
-    decorator: Callable[[F], F] = njit(signature, **options) if signature else njit(**options)
-    return decorator
 
 
 # -- transforms: forward on values in [0, 2q), inverse on values in [0, q) --------------------------------------------
