@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import os
 import stat
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,9 @@ from heatfhe.client.keyring_openfhe import PUBLIC_FILE, SECRET_FILE, OpenFHEKeyr
 from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, MemoryKeys, Slots, Vector
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
-from heatfhe.engine.openfhe_keys import ProcessKeys
+from heatfhe.engine.openfhe_keys import ProcessKeys, load_keys
 from heatfhe.engine.openfhe_params import openfhe_params
-from heatfhe.engine.openfhe_wire import CIPHERTEXT, Header, seal
+from heatfhe.engine.openfhe_wire import CIPHERTEXT, KEY, Header, residue_arrays, seal, unseal
 from heatfhe.errors import ConfigError, EngineError, FileFormatError, HeatError, MissingKeyError, WireError
 from heatfhe.wire import looks_secret
 from tests.engine.conformance import EngineConformance, Pair, bits
@@ -195,6 +198,32 @@ def test_missing_altered_and_foreign_keys_are_refused(made: Made) -> None:
     other = dict(OpenFHEKeyring(LEVELLED).evaluation_keys())
     with pytest.raises(WireError, match="another key"):
         OpenFHEEngine(LEVELLED, MemoryKeys({**made.keys, name: other[name]}))
+
+
+@pytest.mark.parametrize("name", ["relinearisation", "automorphisms/0000"])
+def test_hostile_keys_with_right_digests_never_reach_openfhes_parser(made: Made, name: str) -> None:
+    """A registered client can seal what it likes; OpenFHE's own parser trusts lengths and types it reads."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("OpenFHE was given the bytes")
+
+    tag = made.pair.engine._tag  # type: ignore[attr-defined]
+    _, body = unseal(made.keys[name], KEY, TOY.digest, name=name)
+    good, n = bytes(body), TOY.ring_dimension
+    offset, prime = next(residue_arrays(good, n))
+    large = bytearray(good)
+    large[offset : offset + 8] = prime.to_bytes(8, "little")
+    for bad in (b"", b"\0" * 100, os.urandom(1 << 16), bytes(large), good + bytes(8 * n), good[: -8 * n]):
+        header = Header(magic=KEY, level=0, params_digest=TOY.digest, tag=tag, name=name)
+        keys = MemoryKeys({**made.keys, name: seal(header, bad)})
+        context = made.pair.engine._context  # type: ignore[attr-defined]
+        guarded = copy.copy(context)
+        guarded.openfhe = SimpleNamespace(BINARY=None, Serialize=context.openfhe.Serialize)
+        guarded.cc = SimpleNamespace(
+            GetAllEvalMultKeys=lambda: {tag: None}, DeserializeEvalAutomorphismKey=refuse, EvalSub=context.cc.EvalSub
+        )
+        with pytest.raises(WireError, match=f"key {name.split('/')[0]}|empty"):
+            load_keys(guarded, LEVELLED, keys)
 
 
 def test_evaluation_keys_repeat_and_hold_no_secret(made: Made) -> None:

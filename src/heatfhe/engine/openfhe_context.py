@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
 from heatfhe.engine.openfhe_params import bootstrap_budget
@@ -210,6 +211,11 @@ class Context:
         if zero.GetKeyTag() != tag:
             zero.SetKeyTag(tag)
         return zero, layout
+
+    def moduli(self, tag: str) -> NDArray[np.uint64]:
+        """Every prime of a full ciphertext, the special ones of key switching apart."""
+        _, layout = self._zero(self.depth - 1, tag)
+        return layout.moduli[: layout.limbs]
 
     def dump(self, a: Ciphertext) -> bytes:
         """Wire form of a value in canonical form."""

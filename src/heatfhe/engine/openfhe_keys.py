@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation keys of the OpenFHE engine, read from sealed blobs into this process, each requested one accounted for."""
+"""Evaluation keys of the OpenFHE engine: sealed blobs, checked, then read into this process by OpenFHE itself; each
+requested one is accounted for."""
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from heatfhe.engine.openfhe_context import Context, refusals
-from heatfhe.engine.openfhe_wire import KEY, unseal
+from heatfhe.engine.openfhe_wire import KEY, check_keys, unseal
 from heatfhe.engine.protocol import KeyRequest, KeySource
-from heatfhe.errors import EngineError, MissingKeyError
+from heatfhe.errors import EngineError, MissingKeyError, WireError
+
+SPARSE_ARRAYS = 8  # at most, of the one key of another shape: that under the sparse secret of bootstrapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ def load_keys(context: Context, request: KeyRequest, keys: KeySource) -> str:
         raise MissingKeyError(f"the key set lacks {', '.join(missing)}; make and upload all keys of this plan")
     o, cc = context.openfhe, context.cc
     tag, body = _open(context, keys, "relinearisation", None)
+    ring, moduli = context.params.ring_dimension, context.moduli(tag)
+    literal = dict(context.params.literal)
+    each = check_keys(body, ring, moduli, "relinearisation", digits=int(literal["digits"]))
+    sparse = SPARSE_ARRAYS if request.bootstrap_periods and literal["encapsulated"] else 0
     if tag not in cc.GetAllEvalMultKeys():  # there already if the keyring or an earlier engine lives here
         with refusals("load the relinearisation key"):
             o.DeserializeEvalMultKeyString(body, o.BINARY)
@@ -56,6 +64,12 @@ def load_keys(context: Context, request: KeyRequest, keys: KeySource) -> str:
             with path.open("wb") as f:
                 for name in expected:
                     f.write(_open(context, keys, name, tag)[1])
+            if path.stat().st_size == 0:
+                raise WireError("the automorphism keys are empty; make and upload all keys of this plan")
+            with path.open("rb") as r, mmap.mmap(r.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+                count = check_keys(whole, ring, moduli, "automorphisms")
+            if count < each or count % each > sparse:
+                raise WireError(f"key automorphisms: {count} residue arrays are no whole number of keys of {each}")
             with refusals("load the automorphism keys"):
                 if not cc.DeserializeEvalAutomorphismKey(str(path), o.BINARY):
                     raise EngineError("the automorphism keys do not load; make them again")

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wire form of OpenFHE values and keys: our header around residues, checked in full before OpenFHE sees a byte.
+"""Wire form of OpenFHE values and keys: our header around residues, checked before OpenFHE sees a byte.
 
-A ciphertext travels as its residues alone. OpenFHE's own serialised form carries a context, types and lengths, has no
-integrity check, and is parsed by code that trusts it. So ``Layout`` learns, from a ciphertext of zeros made in this
-process, where the residues stand in that form; ``put`` copies checked residues into a fresh serialised zero.
-Nothing from the network but residues below their primes ever reaches OpenFHE's parser.
+A **ciphertext** travels as its residues alone. OpenFHE's own serialised form carries a context, types and lengths, has
+no integrity check, and is parsed by code that trusts it. So ``Layout`` learns, from a ciphertext of zeros made in this
+process, where the residues stand in that form; ``put`` copies checked residues into a fresh serialised zero. Of a
+ciphertext nothing but residues below their primes reaches OpenFHE's parser.
+
+**Evaluation keys** travel in OpenFHE's own form and do reach its parser. ``check_keys`` looks at them first: header and
+digest, residue arrays of the ring's length under primes of the ring with every residue below its own, their number, and
+little else beside them. The few bytes between the arrays (types, lengths, a context) are OpenFHE's and are parsed as
+they come: a hostile client can crash the worker process that holds its keys, and no other.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +25,7 @@ from numpy.typing import NDArray
 
 from heatfhe.errors import EngineError, WireError
 
+Buffer = bytes | mmap.mmap
 CIPHERTEXT = b"HFHEoCT\n"
 KEY = b"HFHEoKY\n"
 VERSION = 1
@@ -150,3 +158,53 @@ class Layout:
             start = len(out) - back
             out[start : start + width] = payload[row * width : (row + 1) * width]
         return bytes(out)
+
+
+FRAME_BYTES = 1 << 16  # of OpenFHE's own before the first residue array: the context (2.2 kB in openfhe 1.6)
+GAP_BYTES = 1 << 12  # and between two arrays, or after the last: lengths, primes, an index (33 to 725 bytes)
+
+
+def residue_arrays(body: Buffer, ring_dimension: int) -> Iterator[tuple[int, int]]:
+    """(offset, prime) of every residue array in OpenFHE's serialised form: a length, the residues, their prime."""
+    mark, width, at = struct.pack("<Q", ring_dimension), 8 * ring_dimension, 0
+    while (at := body.find(mark, at)) >= 0 and at + 16 + width <= len(body):
+        prime = struct.unpack_from("<Q", body, at + 8 + width)[0]
+        if 1 << 20 < prime < 1 << 61 and prime % (2 * ring_dimension) == 1:
+            yield at + 8, prime
+            at += 16 + width
+        else:
+            at += 1
+
+
+def check_keys(body: Buffer, ring_dimension: int, moduli: NDArray[np.uint64], name: str, *, digits: int = 0) -> int:
+    """Number of residue arrays; refuses keys whose arrays, primes, residues or size are not those of this chain.
+
+    ``digits`` is given for a single key: it then has two arrays per digit and prime, in one order throughout, the
+    chain's ``moduli`` first.
+    """
+    primes: list[int] = []
+    end, widest = 0, 0
+    for at, prime in residue_arrays(body, ring_dimension):
+        if primes:
+            widest = max(widest, at - end)
+        elif at > FRAME_BYTES:
+            break
+        end = at + 8 * ring_dimension
+        if not (np.frombuffer(body, dtype="<u8", count=ring_dimension, offset=at) < prime).all():
+            raise WireError(f"key {name}: a residue is not below its prime: not a key of this parameter set")
+        primes.append(prime)
+    widest = max(widest, len(body) - end)
+    if not primes or widest > GAP_BYTES:
+        raise WireError(
+            f"key {name}: {len(primes)} residue arrays and {widest} bytes in a row that are none; it was altered or "
+            "cut, make it again"
+        )
+    own = {int(q) for q in moduli}
+    if not own & set(primes):
+        raise WireError(f"key {name}: its primes are not those of this parameter set; make keys for the server's plan")
+    if digits:
+        each, rest = divmod(len(primes), 2 * digits)
+        row = primes[:each]
+        if rest or primes != row * (2 * digits) or row[: len(moduli)] != [int(q) for q in moduli]:
+            raise WireError(f"key {name}: {len(primes)} residue arrays do not make {digits} digits over its primes")
+    return len(primes)
