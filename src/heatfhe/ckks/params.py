@@ -28,12 +28,17 @@ MAX_LOG_QP: dict[int, dict[int, float]] = {
 SECURITY_SOURCE = "ePrint 2024/463 Table 5.2: uniform ternary secret, sigma 3.19, classical"
 
 # The same for main secrets of a fixed small weight, 128 bits: what Lattigo budgets for weight 192 at N = 2^16 (its
-# bootstrapping example "high_precision", and the sets N16QP1546..1553 of Bossuat et al., ePrint 2020/1203).
+# bootstrapping example "high_precision", and the sets N16QP1546..1553 of Bossuat et al., ePrint 2020/1203). It predates
+# attacks that use a ring's rotations (ePrint 2026/279): by runs/security_estimate.py 122 bits are left, not 128.
 MAX_LOG_QP_BY_WEIGHT: dict[int, dict[int, float]] = {192: {1 << 16: 1550.0}}
-WEIGHT_SOURCE = "Lattigo's budget for a ternary secret of weight {weight}; ePrint 2020/1203"
+WEIGHT_SOURCE = (
+    "Lattigo's budget for a ternary secret of weight {weight}; ePrint 2020/1203. About 122 bits against attacks that "
+    "use the ring's rotations, ePrint 2026/279; see docs/security-native.md"
+)
 
 # The transient sparse secret of bootstrapping (weight 32) is published under its own small modulus only; bound by ring
-# dimension. Source: Bossuat, Troncoso-Pastoriza, Hubaux, ePrint 2022/024, and Lattigo's stated 121 bits for weight 32.
+# dimension. Source: Bossuat, Troncoso-Pastoriza, Hubaux, ePrint 2022/024, and Lattigo's stated 121 bits for weight 32;
+# priced in runs/security_estimate.py: 160 bits for the best known attack, 144 for floors.
 MAX_LOG_SPARSE_MODULUS: dict[int, float] = {1 << 16: 120.0}
 
 # What a client rounds decrypted numbers to is a set's promise, and the set comes from a server. No bootstrap of any
