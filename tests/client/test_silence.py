@@ -377,6 +377,7 @@ def told(request, answer=tap.handle_request):
     print(request.method, flush=True)
     return answer(request)
 tap.handle_request = told
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 def main():
     if way == "leave":
         stream = tap.client().stream([1, 2, 3], 4)
