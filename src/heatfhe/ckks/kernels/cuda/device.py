@@ -24,6 +24,7 @@ from heatfhe.errors import ConfigError, EngineError, MissingExtraError
 SOURCES = (
     "words.cuh", "transforms.cu", "conversions.cu", "tensor_conversions.cu", "switching.cu", "limbs.cu", "expand.cu",
 )  # fmt: skip
+OPTIONS = ("-std=c++17",)
 WORD = 4  # bytes
 RING = 64 << 20  # pinned memory through which small arrays go to the GPU
 STAGED = RING // 16  # bytes of what counts as small
@@ -130,7 +131,7 @@ class CupyDevice:
         self._pool = self._common = cupy.cuda.MemoryPool()
         self._arena = cupy.cuda.MemoryPool()  # temporaries of recordings, which never run at the same time
         self.tensor_cores = int(cupy.cuda.Device().compute_capability) >= 90
-        self._module = cupy.RawModule(code=source(), options=("-std=c++17", f"-DLOGN={log_n}"), backend="nvrtc")
+        self._module = cupy.RawModule(code=source(), options=(*OPTIONS, f"-DLOGN={log_n}"), backend="nvrtc")
         self._functions: dict[str, tuple[int, Callable[..., bytes]]] = {}
         self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
