@@ -22,6 +22,7 @@ EXAMPLES = (
     "  heat bench-engine openfhe --params insecure-openfhe-12 --out costs.json\n"
     "  heat bench-engine native --params insecure-native-11 --periods 8,64 --levels 1,4,8\n"
 )
+DEVICES = ("cpu", "cuda")
 DEFAULT_PARAMS = {"openfhe": "insecure-openfhe-11", "native": "insecure-native-11", "clear": "insecure-openfhe-11"}
 
 
@@ -30,7 +31,15 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", choices=sorted(DEFAULT_PARAMS), help="which engine")
     parser.add_argument("--params", help="parameter set (default: the engine's smallest)")
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine (default 1)")
+    add_device_argument(parser)
     parser.add_argument("--out", type=Path, help="write the table to this file")
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that open an engine."""
+    parser.add_argument(
+        "--device", choices=DEVICES, default="cpu", help="where the native engine runs: cpu (default) or cuda"
+    )
 
 
 def add_clock_argument(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +73,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
     periods = [p for p in _integers("--periods", args.periods) if p < params.slots]
     levels = _integers("--levels", args.levels) if args.levels else None
     clock = clock_of(args)
-    ring, engine = open_engine(args.engine, measure_request(params, periods), threads=args.threads)
+    request = measure_request(params, periods)
+    ring, engine = open_engine(args.engine, request, threads=args.threads, device=args.device)
     if not args.processor_time and os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
         console.warn("this machine is busy: these times are upper bounds")
     costs = measure(
         engine,
         ring.encrypt,
         name=f"{args.engine}-{params.name}",
-        hardware=describe_machine(args.threads) + (", processor time" if args.processor_time else ""),
+        hardware=hardware_of(engine, args),
         periods=periods,
         repeats=args.repeats,
         levels=levels,
@@ -94,12 +104,29 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def open_engine(name: str, request: KeyRequest, *, threads: int = 1) -> tuple[Keyring, Engine[Any]]:
+def hardware_of(engine: Engine[Any], args: argparse.Namespace) -> str:
+    """What was measured: the GPU, or this machine's processor."""
+    if args.device == "cuda":
+        return f"{getattr(engine, 'device_name', 'cuda')}; host: {describe_machine(args.threads)}"
+    return describe_machine(args.threads) + (", processor time" if getattr(args, "processor_time", False) else "")
+
+
+def open_engine(
+    name: str, request: KeyRequest, *, threads: int = 1, device: str = "cpu"
+) -> tuple[Keyring, Engine[Any]]:
     """A throwaway keyring and an engine with its keys, both in this process."""
+    if device != "cpu" and name != "native":
+        raise ConfigError(f"the {name} engine runs on the CPU; --device {device} is for the native engine")
     if request.params.engine != name and name != "clear":
         raise ConfigError(f"{request.params.name} is a set of the {request.params.engine} engine, not of {name}")
-    ring = load_keyring(name)(request)
     options: dict[str, Any] = {"threads": threads} if name in ("openfhe", "native") else {}
+    if name == "native":
+        from heatfhe.client.keyring_native import NativeKeyring
+
+        options["device"] = device
+        native = NativeKeyring(request, device=device, threads=threads)
+        return native, load_engine(name)(request, MemoryKeys(dict(native.evaluation_keys())), **options)
+    ring = load_keyring(name)(request)
     if name == "openfhe":
         from heatfhe.client.keyring_openfhe import OpenFHEKeyring
 

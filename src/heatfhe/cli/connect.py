@@ -36,6 +36,7 @@ def add_connection(parser: argparse.ArgumentParser, *, local: bool = False) -> N
         parser.add_argument("--circuit", default="default", help="with --local: a Circuit directory, or default")
         parser.add_argument("--params", default="insecure-native-12-r40", help="with --local: the parameter set")
         parser.add_argument("--context", type=int, metavar="T", help="with --local: positions of the cache")
+        parser.add_argument("--device", default="cpu", help="with --local: cpu (default) or cuda")
 
 
 @contextmanager
@@ -51,6 +52,7 @@ def connect(args: argparse.Namespace, console: Console) -> Iterator[Client]:
                 console.warn(f"{args.params} is a toy parameter set: this run demonstrates, it does not protect")
             console.print("starting a server process on this machine ...")
             command = [args.circuit, "--params", args.params, "--folder", str(folder / "local-server")]
+            command += ["--device", args.device]
             command += ["--insecure"] * insecure + ["--simulate"] * args.simulate
             command += ["--context", str(args.context)] if args.context else []
             server = stack.enter_context(local_server(command))

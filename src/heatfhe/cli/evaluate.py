@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from heatfhe.circuit import Circuit
-from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_clock_argument, clock_of, open_engine
+from heatfhe.cli.bench_engine import (
+    DEFAULT_PARAMS,
+    add_clock_argument,
+    add_device_argument,
+    clock_of,
+    open_engine,
+)
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client import load_keyring
@@ -44,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=Path, metavar="FILE", help=".npy of token ids (windows, positions + 1)")
     parser.add_argument("--free", type=int, default=0, metavar="N", help="free-running tokens (default none)")
     parser.add_argument("--prompt", default="1,2", help="token ids before the free-running ones (default 1,2)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of the OpenFHE engine (default 1)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the engine (default 1)")
+    add_device_argument(parser)
     add_clock_argument(parser)
     parser.add_argument("--costs", help="cost table of the prediction (default: the shipped one of the engine)")
     parser.add_argument("--seed", type=int, default=0, help="of windows and injected noise (default 0)")
@@ -96,7 +103,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
     request = key_request(made)
     if args.engine != "clear":
-        ring, engine = open_engine(args.engine, request, threads=args.threads)
+        ring, engine = open_engine(args.engine, request, threads=args.threads, device=args.device)
         return Endpoint(engine, ring.encrypt, ring.decrypt, clock=clock_of(args))
     ring = load_keyring("clear")(request)
     if args.noise is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_engine_arguments, open_engine
+from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_engine_arguments, hardware_of, open_engine
 from heatfhe.cli.console import Console
-from heatfhe.engine.measure import describe_machine
 from heatfhe.engine.noise import MAGNITUDES, PERIODS, measure_noise, noise_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning.params import preset
@@ -41,13 +40,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
             f"--magnitudes takes numbers and --periods whole numbers separated by commas, got {args.magnitudes!r} and "
             f"{args.periods!r}"
         ) from None
-    ring, engine = open_engine(args.engine, noise_request(params, periods), threads=args.threads)
+    request = noise_request(params, periods)
+    ring, engine = open_engine(args.engine, request, threads=args.threads, device=args.device)
     table = measure_noise(
         engine,
         ring.encrypt,
         ring.decrypt,
         name=f"{args.engine}-{params.name}",
-        hardware=describe_machine(args.threads),
+        hardware=hardware_of(engine, args),
         magnitudes=magnitudes,
         periods=periods,
         repeats=args.repeats,

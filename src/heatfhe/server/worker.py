@@ -59,6 +59,12 @@ class _Orders:
         os._exit(0)
 
 
+def cap_memory(size: int, device: str) -> None:
+    """Limit this process's addresses; not with a GPU, whose driver reserves many times the machine's memory in them."""
+    if size and not device.startswith("cuda"):
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
 def main() -> int:
     """Entry point: ``python -m heatfhe.server.worker``, told everything on stdin."""
     facts = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
@@ -70,8 +76,7 @@ def main() -> int:
         facts.flush()
 
     first = json.loads(sys.stdin.readline())
-    if first["memory"]:
-        resource.setrlimit(resource.RLIMIT_AS, (first["memory"], first["memory"]))
+    cap_memory(first["memory"], first["device"])
     orders = _Orders(sys.stdin)
     try:
         from heatfhe.server.program import open_runner
