@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import importlib
 import importlib.util
+import json
 import io
 import re
 import shlex
@@ -146,6 +147,14 @@ SMALL = (
 """The sentence about HEAT on a GPT-2-small-shaped model."""
 
 
+ENCRYPTED = (
+    r"Under encryption at (\d+) bits that model generates a token in ([\d.]+) s on one H200.*?argmax over (\d+) words "
+    r"included, each token fed back without decryption, (\d+) of (\d+) tokens"
+)
+"""The sentence about that model under encryption."""
+ENCRYPTED_CARD = ROOT / "docs" / "cards" / "encrypted-gpt2_h200_202611.json"
+
+
 def results_rows() -> list[str]:
     """Rows of README's table beside OpenFHE, each of which must be a row of docs/results.md."""
     table = re.search(r"\n\| operation \| ours .*?\n\n", (ROOT / "README.md").read_text(), flags=re.S)
@@ -158,7 +167,7 @@ def prose(text: str) -> str:
     text = re.sub(r"`[^`\n]+`", "", re.sub(r"```.*?```", "", text, flags=re.S))
     text = re.sub(r"\n\| system \| what is run .*?\n\n", "\n\n", text, flags=re.S)
     text = re.sub(r"\n\| operation \| ours .*?\n\n", "\n\n", text, flags=re.S)
-    text = re.sub(rf"{PLANNED}|{TRAINED}|{SMALL}", "", " ".join(text.split()))
+    text = re.sub(rf"{PLANNED}|{TRAINED}|{SMALL}|{ENCRYPTED}", "", " ".join(text.split()))
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 
@@ -195,6 +204,20 @@ def test_what_readme_says_of_gpt2_small_is_in_results() -> None:
         ("| *the paper: HEAT*", f"| *{papers_learned}* |"),
     ):
         assert figures in ends[name]
+
+
+def test_what_readme_says_of_encrypted_tokens_is_on_their_card() -> None:
+    words = re.search(ENCRYPTED, " ".join((ROOT / "README.md").read_text().split()))
+    assert words is not None
+    bits, seconds, vocabulary, right, all_of_them = words.groups()
+    run = json.loads(ENCRYPTED_CARD.read_text())["run"]
+    (plan,) = (row for row in run if row["what"] == "plan")
+    (median,) = (row for row in run if row["what"] == "seconds per token")
+    talks = [row for row in run if row["what"] == "conversation"]
+    assert bits == str(plan["security"])
+    assert seconds == f"{median['median']:.2f}"
+    assert vocabulary == "50257"
+    assert (int(right), int(all_of_them)) == (sum(t["same"] for t in talks), sum(t["of"] for t in talks))
 
 
 def test_every_number_in_readme_is_derived() -> None:
