@@ -29,8 +29,9 @@ chaos: ## a server killed, filled, closed and set to another day, 100 rounds (RO
 test-pythons: ## the package without torch on Python 3.10 to 3.13
 	@for v in 3.10 3.11 3.12 3.13; do echo "== Python $$v"; env=$$(scripts/setup lite $$v) && $$env/bin/python $(PYTEST) tests -m "not slow and not gpu" || exit 1; done
 
-test-gpu: ## tests that need an NVIDIA GPU
-	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m gpu
+test-gpu: ## tests that need an NVIDIA GPU; PYTHON=python3 runs them on that Python as it is
+	@python=$(PYTHON); if [ -z "$$python" ]; then python=$(MAIN)/bin/python; fi; \
+	 $$python $(PYTEST) $$(grep -rl "mark.gpu" tests --include="*.py") -m gpu
 
 check: ## ruff, mypy strict, walls between rooms, docs
 	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_exports.py tests/test_import.py tests/test_docs.py

@@ -7,8 +7,8 @@ import argparse
 import contextlib
 import importlib
 import importlib.util
-import json
 import io
+import json
 import re
 import shlex
 import subprocess

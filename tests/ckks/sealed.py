@@ -57,9 +57,9 @@ class SealedKernels:
 
         return call
 
-    def replay(self, name: Any, body: Callable[..., Any], *inputs: Any) -> Any:
+    def replay(self, name: Any, body: Callable[..., Any], *inputs: Any, short: bool = False) -> Any:
         self.called.add("replay")
-        self.replayed.append(name)
+        self.replayed += [] if short else [name]
         assert all(isinstance(x, Sealed) for x in inputs)
         out = body(*inputs)
         assert all(isinstance(x, Sealed) for x in out)

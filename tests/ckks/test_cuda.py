@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
+from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.expand import expanded, expansion_head, label
 from heatfhe.ckks.kernels import ReferenceKernels, load_kernels
-from heatfhe.ckks.kernels.cuda import CudaKernels
+from heatfhe.ckks.kernels.cuda import CudaKernels, CupyDevice
 from heatfhe.ckks.kernels.plans import division
 from heatfhe.ckks.primes import primes_below
-from heatfhe.errors import ConfigError, MissingExtraError
+from heatfhe.errors import ConfigError, EngineError, MissingExtraError
 from tests.ckks import seeded
 from tests.ckks.cuda_shim.device import COMPILER, ShimDevice
 from tests.ckks.kernel_checks import CHECKS
@@ -113,6 +114,13 @@ def test_a_rejected_word_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None
     check_expansion(kernels, 256)
 
 
+class HostEncoded(CudaKernels):
+    """Equal bits begin with equal integers: plaintexts are encoded by the reference's own transform."""
+
+    def encode(self, slots: Any, scale: float, rows: Any) -> Any:
+        return self.evaluate(Encoder(self.ring_dimension).encode(slots, scale), rows)
+
+
 def results(device: str, n: int, chain: Any) -> dict[str, str]:
     """Digests of every operation and of refreshes of both kinds, on seeded keys."""
     s = seeded.Scheme(chain, device=device, rotations=(1, 5), periods=(n // 2, 16), spec=SPEC)
@@ -137,14 +145,16 @@ def results(device: str, n: int, chain: Any) -> dict[str, str]:
 def test_a_whole_bootstrap_under_a_compiler_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = seeded.small_chain(256, 5, end=49)
     wanted = results("reference", 256, chain)
-    monkeypatch.setattr(seeded, "load_kernels", lambda _d, n, m, threads=1: CudaKernels(n, m, ShimDevice(8)))
+    monkeypatch.setattr(seeded, "load_kernels", lambda _d, n, m, threads=1: HostEncoded(n, m, ShimDevice(8)))
     assert results("shim", 256, chain) == wanted
 
 
 @pytest.mark.gpu
-def test_a_whole_bootstrap_on_the_gpu_equals_the_reference() -> None:
+def test_a_whole_bootstrap_on_the_gpu_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = seeded.small_chain(8192, 5, end=49)
-    wanted, found = results("reference", 8192, chain), results("cuda", 8192, chain)
+    wanted = results("reference", 8192, chain)
+    monkeypatch.setattr(seeded, "load_kernels", lambda _d, n, m, threads=1: HostEncoded(n, m, CupyDevice(13)))
+    found = results("cuda", 8192, chain)
     for name, digest in found.items():
         assert digest == wanted[name.replace(" 1", " 0").replace(" 2", " 0")], name
 
@@ -162,3 +172,38 @@ def test_a_missing_library_or_driver_is_named() -> None:
             load_kernels("cuda", 256, moduli(256))
     else:
         pytest.skip("CuPy is installed here")
+
+
+@needs_compiler
+def test_a_tape_plays_the_same_launches_on_other_operands() -> None:
+    reference, kernels = shim(256)
+    device, rows = kernels.device, np.array([0, 8, 9])
+    plan = division(moduli(256), [0, 8, 9], [0, 8])
+
+    def body(x: Any, y: Any) -> list[Any]:
+        total = kernels.add(x, y, rows)
+        return [kernels.divide(total, plan), kernels.polynomial(kernels.negate(total, rows), 1)]
+
+    seen = []
+    for turn in range(4):
+        x, y = (random_words(moduli(256), rows, (2,), 256, 10 * turn + i) for i in range(2))
+        device.launches.clear()
+        quotient, negated = kernels.replay("a tape", body, kernels.upload(x), kernels.upload(y), short=True)
+        seen.append([name for name in device.launches if name != "reorder"])
+        total = reference.add(reference.upload(x), reference.upload(y), rows)
+        assert np.array_equal(kernels.download(quotient), reference.download(reference.divide(total, plan)))
+        assert np.array_equal(kernels.download(negated), reference.download(reference.negate(total, rows)[1]))
+    assert seen[0] == seen[1] == seen[2] == seen[3] != []
+
+
+@needs_compiler
+def test_a_tape_that_needs_the_host_is_refused() -> None:
+    _, kernels = shim(256)
+    x = kernels.upload(random_words(moduli(256), [0], (2,), 256, 0))
+
+    def body(x: Any) -> list[Any]:
+        return [kernels.add_first(x, kernels.evaluate(np.arange(256), np.array([0])), np.array([0]))]
+
+    kernels.replay("not a tape", body, x, short=True)
+    with pytest.raises(EngineError, match="run it once before"):
+        kernels.replay("not a tape", body, x, short=True)

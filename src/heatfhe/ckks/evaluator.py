@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,18 +93,28 @@ class Evaluator:
                     f"multiply_sum: operands at levels {a.level} and {b.level}, want {level} and equal scales"
                 )
         self._need_level(level, "multiply")
+        operands = [*(c.data for pair in pairs for c in pair), *(c.data for c, _ in terms)]
+        factors = tuple(factor for _, factor in terms)
+        (data,) = self.ring.kernels.replay(
+            ("product", level, len(pairs), factors), partial(self._product, level, factors), *operands, short=True
+        )
+        return Ciphertext(level - 1, self.ring.scale_below(scale, level), data)
+
+    def _product(self, level: int, factors: Sequence[int], *operands: Words) -> list[Words]:
+        """The words of a sum of products; as many terms as factors come last."""
         kernels, switch = self.ring.kernels, self.switch
-        tensor = kernels.tensor([(a.data, b.data) for a, b in pairs], self.ring.rows(level))
+        paired, terms = operands[: len(operands) - len(factors)], operands[len(operands) - len(factors) :]
+        tensor = kernels.tensor(list(zip(paired[0::2], paired[1::2])), self.ring.rows(level))
         low = kernels.polynomials(tensor, 0, 2)
         if terms:
-            low = self._combined(terms, level, low)
+            low = self._combined(terms, factors, level, low)
         digits = switch.decompose(kernels.polynomial(tensor, 2), level)
         product = switch.total(digits, level, [switch.view(level, RELINEARISE)], base=low)
-        return Ciphertext(level - 1, self.ring.scale_below(scale, level), switch.mod_down(product, level, level - 1))
+        return [switch.mod_down(product, level, level - 1)]
 
-    def _combined(self, terms: Sequence[tuple[Ciphertext, int]], level: int, onto: Words | None = None) -> Words:
+    def _combined(self, terms: Sequence[Words], factors: Sequence[int], level: int, onto: Words | None = None) -> Words:
         rows = self.ring.rows(level)
-        scaled = [(a.data, self.ring.constant(factor, rows)) for a, factor in terms]
+        scaled = [(words, self.ring.constant(factor, rows)) for words, factor in zip(terms, factors)]
         return self.ring.kernels.combine(scaled, rows, onto)
 
     def combine(self, terms: Sequence[tuple[Ciphertext, int]], scale: float) -> Ciphertext:
@@ -111,7 +122,8 @@ class Evaluator:
         level = terms[0][0].level
         if any(a.level != level for a, _ in terms):
             raise EngineError(f"combine: operands at levels {sorted({a.level for a, _ in terms})}; drop them to one")
-        return self.rescale(Ciphertext(level, scale, self._combined(terms, level)))
+        total = self._combined([a.data for a, _ in terms], [factor for _, factor in terms], level)
+        return self.rescale(Ciphertext(level, scale, total))
 
     def multiply(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
         return self.multiply_sum([(a, b)])
@@ -124,8 +136,16 @@ class Evaluator:
     def rescale(self, a: Ciphertext, *, factor: int = 1) -> Ciphertext:
         """One level down: round(factor x E / D); a.scale is that of factor * x."""
         self._need_level(a.level, "rescale")
-        data = self.ring.kernels.divide(a.data, self.ring.step(a.level, a.level - 1, factor=factor))
-        return Ciphertext(a.level - 1, self.ring.scale_below(a.scale, a.level), data)
+        return Ciphertext(
+            a.level - 1, self.ring.scale_below(a.scale, a.level), self._divide(a, a.level - 1, factor=factor)
+        )
+
+    def _divide(self, a: Ciphertext, level: int, *, factor: int) -> Words:
+        """round(factor x E / D), as words of a lower level."""
+        kernels, step = self.ring.kernels, self.ring.step(a.level, level, factor=factor)
+        name = ("divide", a.level, level, factor)
+        (data,) = kernels.replay(name, lambda words: [kernels.divide(words, step)], a.data, short=True)
+        return data
 
     def multiply_constant(self, a: Ciphertext, value: float | complex, *, scale: float | None = None) -> Ciphertext:
         """Product with a constant, rescaled; ``scale`` is the factor's, canonical if not given."""
@@ -160,8 +180,7 @@ class Evaluator:
             raise OutOfLevelsError(f"drop: cannot go from level {a.level} to level {level}")
         ratio = self.ring.ratio(a.level, level)
         factor = round(Fraction(target) * ratio / Fraction(a.scale))
-        data = self.ring.kernels.divide(a.data, self.ring.step(a.level, level, factor=factor))
-        return Ciphertext(level, target, data)
+        return Ciphertext(level, target, self._divide(a, level, factor=factor))
 
     def restrict(self, a: Ciphertext, level: int) -> Ciphertext:
         """Leave limbs out, the scale unchanged: legal only where the lower level's primes are a subset."""
@@ -179,11 +198,18 @@ class Evaluator:
 
     def apply_galois(self, a: Ciphertext, elements: Sequence[int]) -> list[Ciphertext]:
         """Several automorphisms of one ciphertext, sharing its decomposition."""
-        kernels, switch = self.ring.kernels, self.switch
-        digits = switch.decompose(kernels.polynomial(a.data, 1), a.level)
-        products = switch.products(digits, a.level, elements, a.data, moved=False)
-        out = switch.mod_down(products, a.level, elements=elements)
+        kernels = self.ring.kernels
+        (out,) = kernels.replay(
+            ("galois", a.level, *elements), partial(self._moved, a.level, elements), a.data, short=True
+        )
         return [Ciphertext(a.level, a.scale, kernels.polynomial(out, i)) for i in range(len(elements))]
+
+    def _moved(self, level: int, elements: Sequence[int], data: Words) -> list[Words]:
+        """The words of automorphisms of one ciphertext, one after the other."""
+        switch = self.switch
+        digits = switch.decompose(self.ring.kernels.polynomial(data, 1), level)
+        products = switch.products(digits, level, elements, data, moved=False)
+        return [switch.mod_down(products, level, elements=elements)]
 
     def rotate_many(self, a: Ciphertext, by: Sequence[int]) -> list[Ciphertext]:
         """Hoisted rotations, in the order asked."""

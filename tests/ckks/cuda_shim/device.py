@@ -56,6 +56,7 @@ class ShimDevice:
 
     name = "CPU, under the shim"
     tensor_cores = False
+    keeps_temporaries = True
 
     def __init__(self, log_n: int) -> None:
         self._library = library(log_n)
@@ -64,6 +65,8 @@ class ShimDevice:
     def empty(self, shape: tuple[int, ...]) -> Buffer:
         words = np.full(shape, 0xDEADBEEF, dtype=np.uint32)  # what is read before it is written shows
         return Buffer(int(words.ctypes.data), shape, words)
+
+    temporary = empty
 
     def array(self, host: NDArray[Any]) -> Buffer:
         copied = np.array(host, order="C")

@@ -204,10 +204,13 @@ class Kernels(Protocol):
 
     # -- whole operations ---------------------------------------------------------------------------------------------
 
-    def replay(self, name: Hashable, body: Callable[..., Sequence[Words]], *inputs: Words) -> Sequence[Words]:
+    def replay(
+        self, name: Hashable, body: Callable[..., Sequence[Words]], *inputs: Words, short: bool = False
+    ) -> Sequence[Words]:
         """body(*inputs). A device may record what body launches under this name and play it again.
 
-        body must do the same for every input of that name and depend on nothing else. None is never recorded.
+        body must do the same for every input of that name and depend on nothing else. None is never recorded. A short
+        body, of a dozen launches, may be recorded in another way than a whole refresh.
         """
         ...
 

@@ -356,7 +356,9 @@ class CpuKernels:
             self._run(cpu.multiply_accumulate, len(rows), total, values, some, ready, rows, self._q, self._qi)
         return out
 
-    def replay(self, name: Hashable, body: Callable[..., Sequence[Words]], *inputs: Words) -> Sequence[Words]:
+    def replay(
+        self, name: Hashable, body: Callable[..., Sequence[Words]], *inputs: Words, short: bool = False
+    ) -> Sequence[Words]:
         return body(*inputs)
 
     def synchronize(self) -> None:

@@ -76,9 +76,14 @@ class Device(Protocol):
 
     name: str
     tensor_cores: bool  # whether it has them, for doubles
+    keeps_temporaries: bool  # whether a recording must hold its temporaries itself
 
     def empty(self, shape: tuple[int, ...]) -> Buffer:
         """Uninitialised words."""
+        ...
+
+    def temporary(self, shape: tuple[int, ...]) -> Buffer:
+        """Words that only recordings use: once let go, others may be given them, but nobody else."""
         ...
 
     def array(self, host: NDArray[Any]) -> Buffer:
@@ -130,16 +135,15 @@ class CupyDevice:
         self.name = f"{properties['name'].decode()}, CUDA {self._runtime.driverGetVersion() / 1000:g}"
         self._pool = self._common = cupy.cuda.MemoryPool()
         self._arena = cupy.cuda.MemoryPool()  # temporaries of recordings, which never run at the same time
+        self.keeps_temporaries = False
         self.tensor_cores = int(cupy.cuda.Device().compute_capability) >= 90
         self._module = cupy.RawModule(code=source(), options=(*OPTIONS, f"-DLOGN={log_n}"), backend="nvrtc")
-        self._functions: dict[str, tuple[int, Callable[..., bytes]]] = {}
-        self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-        self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
-        self._size = ctypes.c_size_t()
+        self._functions: dict[str, tuple[Any, ...]] = {}
+        self._held: list[Any] = []
+        self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # whole numbers pass as C's int, the rest typed
+        self._queue = ctypes.c_void_p(self._stream.ptr)
         self._pinned, self._turn = cupy.cuda.alloc_pinned_memory(RING), 0
         self._transform: Any = None
-        # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size, CU_LAUNCH_PARAM_END
-        self._extra = (ctypes.c_void_p * 5)(1, 0, 2, ctypes.addressof(self._size), 0)
 
     @property
     def used(self) -> int:
@@ -159,6 +163,13 @@ class CupyDevice:
     def empty(self, shape: tuple[int, ...]) -> Buffer:
         owner = self._malloc(WORD * prod(shape))
         return Buffer(owner.ptr, shape, owner)
+
+    def temporary(self, shape: tuple[int, ...]) -> Buffer:
+        self._pool = self._arena
+        try:
+            return self.empty(shape)
+        finally:
+            self._pool = self._common
 
     def array(self, host: NDArray[Any]) -> Buffer:
         host = np.ascontiguousarray(host)
@@ -198,17 +209,21 @@ class CupyDevice:
     def copy(self, target: int, source: int, size: int) -> None:
         self._runtime.memcpyAsync(target, source, size, 3, self._stream.ptr)
 
-    def _function(self, kernel: str) -> tuple[int, Callable[..., bytes]]:
-        found = self._module.get_function(kernel).kernel.ptr, struct.Struct(signature(kernel)).pack
-        self._functions[kernel] = found
+    def _function(self, kernel: str) -> tuple[Any, ...]:
+        """A kernel's handle, how its arguments are packed, where, and how the driver is told of it."""
+        packer = struct.Struct(signature(kernel))
+        buffer, size = ctypes.create_string_buffer(packer.size), ctypes.c_size_t(packer.size)
+        # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size, CU_LAUNCH_PARAM_END
+        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
+        handle = ctypes.c_void_p(self._module.get_function(kernel).kernel.ptr)
+        self._held.append(size)
+        found = self._functions[kernel] = handle, packer.pack_into, buffer, extra
         return found
 
     def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int | float) -> None:
-        function, pack = self._functions.get(kernel) or self._function(kernel)
-        packed = pack(*args)
-        self._extra[1] = ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value
-        self._size.value = len(packed)
-        failed = self._launch(function, *grid, block, 1, 1, 0, self._stream.ptr, None, self._extra)
+        function, pack, buffer, extra = self._functions.get(kernel) or self._function(kernel)
+        pack(buffer, 0, *args)
+        failed = self._launch(function, *grid, block, 1, 1, 0, self._queue, None, extra)
         if failed:
             raise EngineError(f"the GPU refused to start {kernel}: CUDA error {failed}")
 

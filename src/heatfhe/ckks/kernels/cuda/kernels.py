@@ -18,6 +18,7 @@ from heatfhe.ckks.expand import LANES, padded_blocks, uniform_limb
 from heatfhe.ckks.kernels.cuda.device import WORD, Buffer, Device, Recording
 from heatfhe.ckks.kernels.cuda.launcher import THREADS, Launcher
 from heatfhe.ckks.kernels.cuda.tables import pairs
+from heatfhe.ckks.kernels.cuda.tape import Tape, TapeRecorder
 from heatfhe.ckks.kernels.plans import DigitPlan, Division, KeyView, Residues, Rows
 from heatfhe.errors import ConfigError
 
@@ -343,7 +344,9 @@ class CudaKernels(Launcher):
 
     # -- whole operations ---------------------------------------------------------------------------------------------
 
-    def replay(self, name: Hashable, body: Callable[..., Sequence[Buffer]], *inputs: Buffer) -> Sequence[Buffer]:
+    def replay(
+        self, name: Hashable, body: Callable[..., Sequence[Buffer]], *inputs: Buffer, short: bool = False
+    ) -> Sequence[Buffer]:
         """The first time as it is, which makes every table; the second time recorded; from then on played."""
         if name is None or self._inside:
             return body(*inputs)
@@ -353,13 +356,27 @@ class CudaKernels(Launcher):
             self._recordings.setdefault(name, None)
             self._inside = True
             try:
-                play = None if first else self.device.record(body, inputs)
+                record = self._tape if short else self.device.record
+                play = None if first else record(body, inputs)
                 if play is None:
                     return body(*inputs)
             finally:
                 self._inside = False
             self._recordings[name] = play
         return play(inputs)
+
+    def _tape(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording | None:
+        """The launches of body; None for operands that are not in one piece."""
+        if any(x.stride != prod(x.shape[1:]) for x in inputs):
+            return None
+        device, recorder = self.device, TapeRecorder(self.device)
+        stand_ins = [recorder.empty(x.shape) for x in inputs]
+        self.device = recorder
+        try:
+            results = list(body(*stand_ins))
+        finally:
+            self.device = device
+        return Tape(device, recorder, stand_ins, results).play
 
     def synchronize(self) -> None:
         self.device.synchronize()
