@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -109,7 +108,6 @@ class Round:
     made: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     struck: bool = False
-    opened_twice: int = 0
     url: str = ""
 
     def client(self) -> Client:
@@ -120,40 +118,29 @@ class Round:
 
     def work(self, before_delete: Callable[[Client, str], None] = lambda _c, _s: None) -> None:
         """Make keys, upload them, ask, read, delete. A refusal by a full disk is waited out; the tokens must come."""
-        end = time.monotonic() + SECONDS
+        end, opened = time.monotonic() + SECONDS, []
         with self.client() as client:
             while True:
-                session = ""
                 try:
                     key_set = client.upload_keys()
                     talk = client.open()
-                    session = talk.session
+                    opened.append(talk.session)
                     made = list(client.stream(PROMPT, TOKENS, conversation=talk))
-                    before_delete(client, session)
-                    self._gone(client.delete_session, session)
-                    self.drop_unanswered(client, key_set)
-                    self._gone(client.delete_key_set, key_set)
+                    before_delete(client, talk.session)
+                    while opened:
+                        self._gone(client.delete_session, opened[-1])
+                        opened.pop()
                     self.made = made
+                    if unknown := [s["session"] for s in client.sessions() if s["key_set"] == key_set]:
+                        self.faults.append(f"sessions that the client was never told of: {unknown}")
+                        return
+                    self._gone(client.delete_key_set, key_set)
                     return
                 except HeatError as err:
                     if time.monotonic() > end:
                         self.faults.append(f"gave up: {err}")
                         return
                     time.sleep(0.5)
-                    if session:
-                        with contextlib.suppress(HeatError):
-                            self._gone(client.delete_session, session)
-
-    def drop_unanswered(self, client: Client, key_set: str) -> None:
-        """Delete, as their owner would, sessions whose opening was answered to nobody; they must hold nothing.
-
-        The client opened another in their place. Left alone they would expire, and hold their keys until then.
-        """
-        for row in [s for s in client.sessions() if s["key_set"] == key_set]:
-            if row["position"] or row["pending"]:
-                self.faults.append("a session with a state is left over")
-            self.opened_twice += 1
-            self._gone(client.delete_session, row["session"])
 
     def _gone(self, delete: Callable[[str], None], name: str) -> None:
         try:

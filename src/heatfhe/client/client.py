@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -65,6 +66,7 @@ class Client:
         self._folder = folder
         self._factory = keyring
         self._key_set: str | None = None
+        self._unanswered: dict[tuple[str, str], str] = {}  # idempotency keys by configuration and key set
         self._exchange: Exchange | None = None
 
     def close(self) -> None:
@@ -162,10 +164,17 @@ class Client:
         """A new session, or one that the server still has."""
         if session is not None:
             return Conversation(session, *session_state(self._link, session))
-        body = {"config_id": self.config.config_id, "key_set": self.upload_keys(reporter)}
-        return Conversation(
-            Fields(self._link.json("POST", "/v1/sessions", body=body), of="session").identifier("session")
-        )
+        asked = (self.config.config_id, self.upload_keys(reporter))
+        with self._link.turn:
+            # A server that was lost may have opened it: until an answer comes, the next try repeats the key.
+            key = self._unanswered.pop(asked, None) or secrets.token_hex(16)
+            try:
+                body = dict(zip(("config_id", "key_set"), asked, strict=True))
+                answer = self._link.ask("POST", "/v1/sessions", body=body, headers={"idempotency-key": key})
+            except BaseException:
+                self._unanswered[asked] = key
+                raise
+        return Conversation(Fields(answer.json(), of="session").identifier("session"))
 
     def sessions(self) -> list[dict[str, Any]]:
         """Sessions this client has on the server."""

@@ -45,7 +45,8 @@ class Link:
     """Sends requests until they are answered or patience ends. A retry sends the same bytes: nothing is re-encrypted.
 
     ``patience`` is how many seconds in all a request may be retried. Only requests that are safe to repeat go through
-    here: reads, deletes, chunks at an offset, and jobs under an idempotency key. Whoever holds ``turn`` sends alone.
+    here: reads, deletes, chunks at an offset, and sessions and jobs under an idempotency key. Whoever holds
+    ``turn`` sends alone.
     """
 
     def __init__(

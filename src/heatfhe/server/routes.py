@@ -32,6 +32,7 @@ PageSize = Annotated[int, Query(ge=1, le=100)]
 Before = Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")]
 ChunkDigest = Annotated[str, Header(pattern=r"^[0-9a-f]{64}$")]
 IdempotencyKey = Annotated[str, Header(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
+OptionalKey = Annotated[str | None, Header(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 _MANIFEST_BYTES, _MANIFEST_ITEMS = 2 << 20, 3 * 4096 + 8  # 4096 keys of three fields each
 _SESSION_BYTES, _SESSION_ITEMS = 4096, 16
 _BEAT, _PAGE = 15.0, 100
@@ -129,11 +130,13 @@ def _keys(gate: Gate, service: Service, add: Callable[..., None]) -> None:
 
 
 def _sessions(gate: Gate, service: Service, add: Callable[..., None]) -> None:
-    async def add_session(request: Request, token: Token) -> JSONResponse:
+    async def add_session(request: Request, token: Token, idempotency_key: OptionalKey = None) -> JSONResponse:
         client = gate.caller(request, token)
         asked = await gate.json(request, client, _SESSION_BYTES, _SESSION_ITEMS, _session_request)
-        session = await gate.act(client, service.open_session, client, *asked)
-        return JSONResponse(session.as_json(), status_code=201)
+        session, fresh = await gate.act(
+            client, lambda: service.open_session(client, *asked, idempotency=idempotency_key or "")
+        )
+        return JSONResponse(session.as_json(), status_code=201 if fresh else 200)
 
     async def list_sessions(request: Request, token: Token) -> JSONResponse:
         client = gate.caller(request, token)
@@ -150,7 +153,9 @@ def _sessions(gate: Gate, service: Service, add: Callable[..., None]) -> None:
 
     add("GET", "/v1/sessions", list_sessions, d.answers(d.listing("sessions", d.SESSION)))
     opened = d.answers(d.SESSION, 404, 409, 410, 411, 507, status=201)
-    add("POST", "/v1/sessions", add_session, opened, openapi_extra=d.body(d.SESSION_REQUEST))
+    opened[200] = opened[201]
+    request_body = d.body(d.SESSION_REQUEST)
+    add("POST", "/v1/sessions", add_session, opened, status_code=201, openapi_extra=request_body)
     add("GET", "/v1/sessions/{session}", get_session, d.answers(d.SESSION, 404))
     add("DELETE", "/v1/sessions/{session}", delete_session, d.answers(None, 404, 409, status=204))
 

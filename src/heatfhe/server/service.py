@@ -148,8 +148,8 @@ class Service:
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def open_session(self, client: str, config_id: str, key_set: str) -> Session:
-        """An empty session for a complete key set of the same configuration."""
+    def open_session(self, client: str, config_id: str, key_set: str, *, idempotency: str = "") -> tuple[Session, bool]:
+        """A session for a complete key set of its configuration; False when this idempotency key already opened it."""
         model = self.by_config(config_id)
         status = self.keys.status(client, key_set)
         if status.config_id != config_id:
@@ -161,10 +161,21 @@ class Service:
         now = self.clock.now()
         self.keys.touch(client, key_set, now=now)
         with self._submit:
+            known = self.sessions.by_key(client, idempotency)
+            if known is not None:
+                if (known.config_id, known.key_set) != (config_id, key_set):
+                    raise Refusal(
+                        "conflict",
+                        "this idempotency key opened a session for another configuration or key set",
+                        "make a new key per session",
+                    )
+                self.sessions.touch(client, known.session, now=now)
+                return known, False
             busy = frozenset(j.session for j in self.jobs.active(client=client))
             for gone in self.sessions.make_room(client, now=now, keep=busy):
                 self.jobs.forget(gone)
-        return self.sessions.create(client, model=model.config.model, config_id=config_id, key_set=key_set, now=now)
+            facts = {"model": model.config.model, "config_id": config_id, "key_set": key_set}
+            return self.sessions.create(client, **facts, now=now, idempotency=idempotency), True
 
     def delete_session(self, client: str, session: str) -> None:
         """Delete a session and its jobs; refused while one is active."""

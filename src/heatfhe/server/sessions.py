@@ -23,7 +23,10 @@ _IDLE_SECONDS = 600.0  # longer than any upload of a first job takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One session as stored; ``position`` is how many tokens its cache holds."""
+    """One session as stored; ``position`` is how many tokens its cache holds.
+
+    ``idempotency`` is the key it was opened under; empty for a client that sent none.
+    """
 
     session: str
     client: str
@@ -35,6 +38,7 @@ class Session:
     position: int
     pending: bool
     size: int
+    idempotency: str = ""
 
     @property
     def empty(self) -> bool:
@@ -57,8 +61,10 @@ class SessionStore:
         """Where a session lives."""
         return self._folder / client / "sessions" / session
 
-    def create(self, client: str, *, model: str, config_id: str, key_set: str, now: float) -> Session:
-        """Open an empty session."""
+    def create(
+        self, client: str, *, model: str, config_id: str, key_set: str, now: float, idempotency: str = ""
+    ) -> Session:
+        """Open an empty session. An empty ``idempotency`` key is not written."""
         with self._lock:
             home = self._folder / client / "sessions"
             if len(list(home.glob("*/session.json"))) >= self._most:
@@ -67,6 +73,7 @@ class SessionStore:
                 )
             session = secrets.token_hex(16)
             body = {"model": model, "config_id": config_id, "key_set": key_set, "created": int(now), "used": int(now)}
+            body.update({"idempotency": idempotency} if idempotency else {})
             with disk_errors():
                 try:
                     (home / session).mkdir(parents=True)
@@ -75,6 +82,10 @@ class SessionStore:
                     shutil.rmtree(home / session, ignore_errors=True)
                     raise
             return self.get(client, session)
+
+    def by_key(self, client: str, idempotency: str) -> Session | None:
+        """The session that a client has already opened under an idempotency key; what is on disk decides."""
+        return next((s for s in self.all(client) if s.idempotency == idempotency), None) if idempotency else None
 
     def exists(self, client: str, session: str) -> bool:
         """Whether a client has a session."""
