@@ -66,7 +66,7 @@ def matched_bits(
     Source  the paper, proof of Theorem 2: b* = ceil(b_n(lambda d B R)).
     """
     _check.positive("slope", slope)
-    _check.count("dimension", dimension, floor=1)
+    _check.positive("dimension", dimension)
     _check.positive("activation_bound", activation_bound)
     return max(
         1, math.ceil(effective_bits(count, scale=scale, rate=rate, width=slope * dimension * activation_bound * width))
