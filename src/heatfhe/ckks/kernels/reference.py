@@ -6,15 +6,14 @@ Words are arrays. The first methods of the class are the parts that the protocol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.encoding import Encoder
-from heatfhe.ckks.expand import expanded
 from heatfhe.ckks.kernels import plans
+from heatfhe.ckks.kernels.host import HostKernels
 from heatfhe.ckks.kernels.plans import (
     FIXED_BITS,
     Conversion,
@@ -44,16 +43,13 @@ def wide(x: NDArray[Any]) -> NDArray[np.uint64]:
     return x.astype(np.uint64)
 
 
-class ReferenceKernels:
+class ReferenceKernels(HostKernels):
     """Kernels over numpy integers."""
 
-    records = False
     device_name = "numpy"
 
     def __init__(self, ring_dimension: int, moduli: Sequence[int]) -> None:
-        self.ring_dimension = ring_dimension
-        self.moduli = tuple(moduli)
-        self._encoder = Encoder(ring_dimension)
+        super().__init__(ring_dimension, moduli)
         self._q = np.array(self.moduli, dtype=np.uint64)
         reversal = plans.bit_reversal(ring_dimension)
         roots = [root_of_unity(p, ring_dimension) for p in self.moduli]
@@ -61,7 +57,6 @@ class ReferenceKernels:
         self._inverse_psi = np.array(
             [powers(pow(r, -1, p), ring_dimension, p)[reversal] for r, p in zip(roots, self.moduli)]
         )
-        self._natural = plans.natural_order(ring_dimension)
         self._store = plans.bit_reversed_positions(ring_dimension)
         self._load = np.argsort(self._store)
 
@@ -127,50 +122,6 @@ class ReferenceKernels:
         out = np.zeros((*x.shape[:-2], len(rows), self.ring_dimension), dtype=np.uint32)
         out[..., :limbs, :] = self.scale(x, factors, rows[:limbs])
         return out
-
-    # -- words --------------------------------------------------------------------------------------------------------
-
-    def upload(self, natural: NDArray[np.uint32]) -> Words:
-        """Natural order to stored order."""
-        out = np.empty(natural.shape, dtype=np.uint32)
-        out[..., self._natural] = natural
-        return out
-
-    def download(self, x: Words) -> NDArray[np.uint32]:
-        """Stored order to natural order."""
-        return np.ascontiguousarray(x[..., self._natural])
-
-    def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
-        """Evaluations of signed integers."""
-        return self.ntt(self.residues(coefficients, rows), rows)
-
-    def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
-        return self.evaluate(self._encoder.encode(slots, scale), rows)
-
-    def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
-        """Residues of the coefficients."""
-        return np.asarray(self.intt(x, rows))
-
-    def uniform(self, heads: Sequence[bytes], rows: Rows) -> Words:
-        return self.upload(expanded(heads, [self.moduli[r] for r in rows], self.ring_dimension))
-
-    def size(self, x: Words) -> int:
-        return int(x.nbytes)
-
-    def polynomial(self, x: Words, index: int) -> Words:
-        return x[index]
-
-    def polynomials(self, x: Words, first: int, count: int) -> Words:
-        return x[first : first + count]
-
-    def each(self, x: Words, index: int) -> Words:
-        return x[:, index]
-
-    def limbs(self, x: Words, first: int, count: int) -> Words:
-        return np.ascontiguousarray(x[..., first : first + count, :])
-
-    def stack(self, parts: Sequence[Words]) -> Words:
-        return np.stack(parts)
 
     # -- limb by limb -------------------------------------------------------------------------------------------------
 
@@ -302,12 +253,3 @@ class ReferenceKernels:
         """A sum of products for each giant step."""
         pairs = [[(values[v], p) for v, p in zip(some, ready)] for some, ready in zip(which, plains)]
         return np.stack([self.product_sum(one, rows) for one in pairs])
-
-    def replay(
-        self, name: Hashable, body: Callable[..., Sequence[Words]], *inputs: Words, short: bool = False
-    ) -> Sequence[Words]:
-        """Nothing is recorded here."""
-        return body(*inputs)
-
-    def synchronize(self) -> None:
-        """Everything is done when a method returns."""

@@ -3,35 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.encoding import Encoder
-from heatfhe.ckks.expand import expanded
 from heatfhe.ckks.kernels import cpu, plans
 from heatfhe.ckks.kernels.cpu_tables import Tables, montgomery, shoup
+from heatfhe.ckks.kernels.host import HostKernels
 from heatfhe.ckks.kernels.plans import DigitPlan, Digits, Division, KeyView, Residues, Rows, Words
 from heatfhe.ckks.kernels.reference import powers
 from heatfhe.ckks.primes import root_of_unity
 from heatfhe.errors import ConfigError
 
 
-class CpuKernels:
+class CpuKernels(HostKernels):
     """Kernels compiled by numba. One object may be used from one thread at a time; it owns its pool and tables."""
 
-    records = False
     device_name = "CPU"
 
     def __init__(self, ring_dimension: int, moduli: Sequence[int], *, threads: int = 1) -> None:
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}")
-        self.ring_dimension = n = ring_dimension
-        self.moduli = tuple(moduli)
-        self._encoder = Encoder(ring_dimension)
+        super().__init__(ring_dimension, moduli)
+        n = ring_dimension
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._q = q = np.array(self.moduli, dtype=np.uint32)
@@ -43,7 +40,6 @@ class CpuKernels:
         self._square_v = shoup(self._square, q)
         self._shift = montgomery(np.ones_like(q), q)
         self._shift_v = shoup(self._shift, q)
-        self._natural = plans.natural_order(n)
         self._stored = plans.exponents(n) >> 1
         self._tables = Tables(n, self.moduli)
         self._indices: dict[int, NDArray[np.int32]] = {}
@@ -86,39 +82,6 @@ class CpuKernels:
 
     def upload(self, natural: NDArray[np.uint32]) -> Words:
         return np.ascontiguousarray(natural[..., self._stored], dtype=np.uint32)
-
-    def download(self, x: Words) -> NDArray[np.uint32]:
-        return np.ascontiguousarray(x[..., self._natural])
-
-    def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
-        return self.ntt(self.residues(coefficients, rows), rows)
-
-    def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
-        return self.evaluate(self._encoder.encode(slots, scale), rows)
-
-    def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
-        return np.asarray(self.intt(x, rows))
-
-    def uniform(self, heads: Sequence[bytes], rows: Rows) -> Words:
-        return self.upload(expanded(heads, [self.moduli[r] for r in rows], self.ring_dimension))
-
-    def size(self, x: Words) -> int:
-        return int(x.nbytes)
-
-    def polynomial(self, x: Words, index: int) -> Words:
-        return x[index]
-
-    def polynomials(self, x: Words, first: int, count: int) -> Words:
-        return x[first : first + count]
-
-    def each(self, x: Words, index: int) -> Words:
-        return x[:, index]
-
-    def limbs(self, x: Words, first: int, count: int) -> Words:
-        return np.ascontiguousarray(x[..., first : first + count, :])
-
-    def stack(self, parts: Sequence[Words]) -> Words:
-        return np.stack(parts)
 
     # -- transforms ---------------------------------------------------------------------------------------------------
 
@@ -355,11 +318,3 @@ class CpuKernels:
         for total, some, ready in zip(out, which, plains):
             self._run(cpu.multiply_accumulate, len(rows), total, values, some, ready, rows, self._q, self._qi)
         return out
-
-    def replay(
-        self, name: Hashable, body: Callable[..., Sequence[Words]], *inputs: Words, short: bool = False
-    ) -> Sequence[Words]:
-        return body(*inputs)
-
-    def synchronize(self) -> None:
-        """Everything is done when a method returns."""
