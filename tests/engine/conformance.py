@@ -305,7 +305,7 @@ class EngineConformance:
 
     def test_a_refresh_is_real(self, pair: Pair) -> None:
         got = pair.get(pair.engine.bootstrap(pair.put(pair.real(30), 0), period=pair.slots, bound=1.0))
-        assert float(np.abs(got.imag).max()) <= 2.0 ** -(self.params.promised_bits + 4)
+        assert float(np.abs(got.imag).max()) <= 2.0 ** -(self.params.promised_bits + 3)
 
     def test_a_period_without_keys_is_refused(self, pair: Pair) -> None:
         e, a = pair.engine, pair.put(pair.real(31), 0)

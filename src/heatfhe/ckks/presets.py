@@ -10,7 +10,8 @@
 
 Every set runs SlotsToCoeffs first: its noise does not depend on a message's shape, so the figures hold for constant
 vectors, one-hot rows and single numbers as for random ones. Noise is relative to the bound a bootstrap is told; what
-is promised of the worst slot leaves two bits, and four for the imaginary part a refreshed value may carry.
+is promised of the worst slot leaves two bits, and three for the imaginary part a refreshed value may carry (2 of 84
+refreshes at N = 2^11 pass four).
 
 Failure of a bootstrap (|I| > 15 for a secret of weight 32): 2^-105 at N = 2^16, less below.
 """
