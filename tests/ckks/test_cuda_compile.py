@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heatfhe.ckks.kernels.cuda import source
-from heatfhe.ckks.kernels.cuda.device import OPTIONS, signatures
+from heatfhe.ckks.kernels.cuda.device import NAMED, OPTIONS, signatures
 
 
 def library() -> Path | None:
@@ -21,15 +21,16 @@ def library() -> Path | None:
 
 
 @pytest.mark.skipif(library() is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+@pytest.mark.parametrize("more", [(), (NAMED,)])
 @pytest.mark.parametrize(("log_n", "architecture"), [(16, "sm_90"), (11, "sm_90"), (16, "sm_80")])
-def test_nvrtc_compiles_every_kernel(log_n: int, architecture: str) -> None:
+def test_nvrtc_compiles_every_kernel(log_n: int, architecture: str, more: tuple[str, ...]) -> None:
     path = library()
     assert path is not None
     nvrtc = ctypes.CDLL(str(path))
     program = ctypes.c_void_p()
     text = source().encode()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"kernels.cu", 0, None, None) == 0
-    options = [*OPTIONS, f"-DLOGN={log_n}", f"--gpu-architecture={architecture}"]
+    options = [*OPTIONS, *more, f"-DLOGN={log_n}", f"--gpu-architecture={architecture}"]
     given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     failed = nvrtc.nvrtcCompileProgram(program, len(options), given)
     size = ctypes.c_size_t()

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.kernels.cuda import Buffer, signature, source
+from heatfhe.ckks.kernels.cuda.device import NAMED
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
+BARRIERS = ("deliver",)  # kernels that have some, beside the transforms
 
 
 @lru_cache(maxsize=8)
@@ -31,7 +33,7 @@ def library(log_n: int) -> ctypes.CDLL:
     names += [f"giant_sums_{g}" for g in range(1, 5)]
     exports = "\n".join(
         f'extern "C" void run_{name}(const unsigned* grid, unsigned threads, void** args) '
-        f"{{ shim::launch({name}, grid, threads, {str('ntt_' in name).lower()}, args); }}"  # they alone have barriers
+        f"{{ shim::launch({name}, grid, threads, {'true' if 'ntt_' in name or name in BARRIERS else 'false'}, args); }}"
         for name in names
         if not name.startswith("__") and name != "convert_tensor"  # which is for tensor cores alone
     )
@@ -41,8 +43,8 @@ def library(log_n: int) -> ctypes.CDLL:
     (path / "kernels.cpp").write_text(f'#include "shim.h"\n{text}\n{exports}\n')
     assert COMPILER is not None
     command = [
-        COMPILER, "-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", "-w", f"-DLOGN={log_n}", f"-I{HERE}",
-        str(path / "kernels.cpp"), "-o", str(path / "kernels.so"),
+        COMPILER, "-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", "-w", f"-DLOGN={log_n}", NAMED,
+        f"-I{HERE}", str(path / "kernels.cpp"), "-o", str(path / "kernels.so"),
     ]  # fmt: skip
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(path / "kernels.so"))
@@ -61,6 +63,7 @@ class ShimDevice:
     def __init__(self, log_n: int) -> None:
         self._library = library(log_n)
         self.launches: list[str] = []
+        self._shared: list[NDArray[np.uint8]] = []
 
     def empty(self, shape: tuple[int, ...]) -> Buffer:
         words = np.full(shape, 0xDEADBEEF, dtype=np.uint32)  # what is read before it is written shows
@@ -92,6 +95,13 @@ class ShimDevice:
         pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
         getattr(self._library, f"run_{kernel}")((ctypes.c_uint * 3)(*grid), ctypes.c_uint(block), pointers)
         self.launches.append(kernel)
+
+    def shared(self, size: int) -> int:
+        self._shared.append(np.zeros(size, dtype=np.uint8))
+        return int(self._shared[-1].ctypes.data)
+
+    def captured(self, body: Callable[[], None], named: bool = False) -> Callable[[], None]:
+        return body
 
     def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> None:
         return None

@@ -116,6 +116,7 @@ inline uint32_t __brev(uint32_t x) {
   for (int i = 0; i < 32; i++) r |= ((x >> i) & 1) << (31 - i);
   return r;
 }
+inline void* __cvta_global_to_generic(size_t address) { return (void*)address; }
 template <class T> inline T __ldg(const T* p) { return *p; }
 template <class T> inline T __ldcs(const T* p) { return *p; }
 using std::min;

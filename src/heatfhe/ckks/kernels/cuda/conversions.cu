@@ -72,13 +72,14 @@ __device__ __forceinline__ void convert(const u32* in, u32* out, const Conversio
                                         const Destination* destinations, const u32* rows, const u32* overflows,
                                         const u32* fixed, i64 in_stride, i64 out_stride, int chunk,
                                         const uint2* primes) {
+  ready();
   const Conversion c = conversions[blockIdx.z % count];
   const size_t polynomial = blockIdx.z / count;
   const int from = blockIdx.y * chunk, to = min(c.count, from + chunk);
   if (from >= to) return;
   const size_t s = (size_t)blockIdx.x * V * THREADS + threadIdx.x;
-  const u32* src = in + polynomial * in_stride + (size_t)c.first * N + s;
-  u32* dst = out + polynomial * out_stride + s;
+  const u32* src = operand(in) + polynomial * in_stride + (size_t)c.first * N + s;
+  u32* dst = operand(out) + polynomial * out_stride + s;
   const Destination* d = destinations + c.start;
   const u32* row = rows + c.rows;
   const u32* over = overflows + c.start;

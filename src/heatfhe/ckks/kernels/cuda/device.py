@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where CUDA kernels run: memory, launches and recordings of one GPU through CuPy. The only module that imports it.
 
-A launch costs the host a few microseconds, and a key switch has eleven: arguments are packed into one buffer by the
-signature read from the source, and the driver is called directly.
+A launch costs the host a few microseconds: arguments are packed into one buffer by the signature read from the source,
+and the driver is called directly. Kernels may be started while the one before still ends, since each waits for it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SOURCES = (
     "words.cuh", "transforms.cu", "conversions.cu", "tensor_conversions.cu", "switching.cu", "limbs.cu", "expand.cu",
 )  # fmt: skip
 OPTIONS = ("-std=c++17",)
+NAMED = "-DNAMED"  # kernels whose operands are named by cells
 WORD = 4  # bytes
 RING = 64 << 20  # pinned memory through which small arrays go to the GPU
 STAGED = RING // 16  # bytes of what counts as small
@@ -71,6 +72,24 @@ def signature(kernel: str) -> str:
     return every.get(kernel) or every[kernel.rstrip("0123456789")]
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute of the driver: a number, and a value of 64 bytes of which the first four are ours."""
+
+    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of the driver."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("x", "y", "z", "threads", "threads_y", "threads_z", "shared_bytes")),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(LaunchAttribute)), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
 class Device(Protocol):
     """What CudaKernels needs of a device; the tests have one that runs the same sources on a CPU."""
 
@@ -106,6 +125,14 @@ class Device(Protocol):
         """Start a kernel; arguments are addresses and numbers."""
         ...
 
+    def shared(self, size: int) -> int:
+        """The address of memory that the host writes and kernels read; it stays."""
+        ...
+
+    def captured(self, body: Callable[[], None], named: bool = False) -> Callable[[], None]:
+        """What body launches, as one thing to start; named where its kernels are given cells."""
+        ...
+
     def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording | None:
         """A replayable recording of body on inputs like these, or None where the device has none."""
         ...
@@ -116,7 +143,7 @@ class Device(Protocol):
 class CupyDevice:
     """The current GPU: one stream, sources compiled by NVRTC and kept by CuPy, by architecture and their own hash."""
 
-    def __init__(self, log_n: int) -> None:
+    def __init__(self, log_n: int, overlap: bool = True) -> None:
         try:
             import cupy
         except ModuleNotFoundError as err:
@@ -137,11 +164,15 @@ class CupyDevice:
         self._arena = cupy.cuda.MemoryPool()  # temporaries of recordings, which never run at the same time
         self.keeps_temporaries = False
         self.tensor_cores = int(cupy.cuda.Device().compute_capability) >= 90
-        self._module = cupy.RawModule(code=source(), options=(*OPTIONS, f"-DLOGN={log_n}"), backend="nvrtc")
-        self._functions: dict[str, tuple[Any, ...]] = {}
+        self._options, self._modules = (*OPTIONS, f"-DLOGN={log_n}"), dict[bool, Any]()
+        self._named = False  # whether operands are named by cells, in what is launched now
+        self._functions: dict[tuple[bool, str], tuple[Any, ...]] = {}
         self._held: list[Any] = []
-        self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # whole numbers pass as C's int, the rest typed
-        self._queue = ctypes.c_void_p(self._stream.ptr)
+        self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+        self._attribute = LaunchAttribute(OVERLAP, 0, 1)
+        attributes = ctypes.pointer(self._attribute)
+        self._config = LaunchConfig(1, 1, 1, 1, 1, 1, 0, self._stream.ptr, attributes, int(overlap))
+        self._told = ctypes.byref(self._config)
         self._pinned, self._turn = cupy.cuda.alloc_pinned_memory(RING), 0
         self._transform: Any = None
 
@@ -209,40 +240,62 @@ class CupyDevice:
     def copy(self, target: int, source: int, size: int) -> None:
         self._runtime.memcpyAsync(target, source, size, 3, self._stream.ptr)
 
+    def _module(self) -> Any:
+        if self._named not in self._modules:
+            options = (*self._options, NAMED) if self._named else self._options
+            self._modules[self._named] = self._cupy.RawModule(code=source(), options=options, backend="nvrtc")
+        return self._modules[self._named]
+
     def _function(self, kernel: str) -> tuple[Any, ...]:
         """A kernel's handle, how its arguments are packed, where, and how the driver is told of it."""
         packer = struct.Struct(signature(kernel))
         buffer, size = ctypes.create_string_buffer(packer.size), ctypes.c_size_t(packer.size)
         # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size, CU_LAUNCH_PARAM_END
         extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
-        handle = ctypes.c_void_p(self._module.get_function(kernel).kernel.ptr)
+        handle = ctypes.c_void_p(self._module().get_function(kernel).kernel.ptr)
         self._held.append(size)
-        found = self._functions[kernel] = handle, packer.pack_into, buffer, extra
+        found = self._functions[self._named, kernel] = handle, packer.pack_into, buffer, extra
         return found
 
     def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int | float) -> None:
-        function, pack, buffer, extra = self._functions.get(kernel) or self._function(kernel)
+        function, pack, buffer, extra = self._functions.get((self._named, kernel)) or self._function(kernel)
         pack(buffer, 0, *args)
-        failed = self._launch(function, *grid, block, 1, 1, 0, self._queue, None, extra)
+        config = self._config
+        config.x, config.y, config.z = grid
+        config.threads = block
+        failed = self._launch(self._told, function, None, extra)
         if failed:
             raise EngineError(f"the GPU refused to start {kernel}: CUDA error {failed}")
 
-    def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording:
-        """One CUDA graph. Inputs are copied in, results are copied out; temporaries live in the common arena."""
-        stream = self._stream
-        held = [self.empty(x.shape) for x in inputs]
-        self._pool = self._arena
+    def shared(self, size: int) -> int:
+        self._held.append(self._cupy.cuda.alloc_pinned_memory(size))
+        return int(self._held[-1].ptr)
+
+    def captured(self, body: Callable[[], None], named: bool = False) -> Callable[[], None]:
+        """One CUDA graph."""
+        stream, self._named = self._stream, named
+        self._module()  # which is no thing to do during a capture
         stream.begin_capture()
         try:
-            results = list(body(*held))
+            body()
         finally:
-            graph = stream.end_capture()
+            graph, self._named = stream.end_capture(), False
+        return lambda: graph.launch(stream)
+
+    def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording:
+        """One CUDA graph. Inputs are copied in, results are copied out; temporaries live in the common arena."""
+        held = [self.empty(x.shape) for x in inputs]
+        results: list[Buffer] = []
+        self._pool = self._arena
+        try:
+            start = self.captured(lambda: results.extend(body(*held)))
+        finally:
             self._pool = self._common
 
         def play(now: Sequence[Buffer]) -> list[Buffer]:
             for place, x in zip(held, now):
                 self.copy(place.ptr, x.ptr, x.nbytes)
-            graph.launch(stream)
+            start()
             out = [self.empty(r.shape) for r in results]
             for place, r in zip(out, results):
                 self.copy(place.ptr, r.ptr, r.nbytes)

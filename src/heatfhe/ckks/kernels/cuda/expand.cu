@@ -42,6 +42,7 @@ constexpr int CHUNK_WORDS = N < CHUNK ? N : CHUNK;
 extern "C" __global__ void __launch_bounds__(64)
 expand(const u64* blocks, u32* out, u32* rejected, int limit, int total, const int* rows, const uint2* primes,
        const uint2* powers) {
+  ready();
   const int index = blockIdx.x * 64 + threadIdx.x;
   if (index >= total) return;
   const int limb = index / CHUNKS, chunk = index % CHUNKS, prime = rows[limb];
@@ -51,7 +52,7 @@ expand(const u64* blocks, u32* out, u32* rejected, int limit, int total, const i
   u64 a[25];
 #pragma unroll
   for (int i = 0; i < 25; i++) a[i] = i < LANES ? blocks[(size_t)index * LANES + i] : 0;
-  u32* y = out + (size_t)limb * N;
+  u32* y = operand(out) + (size_t)limb * N;
   for (int done = 0; done < CHUNK_WORDS; done += LANES) {
     keccak(a);
 #pragma unroll

@@ -18,7 +18,7 @@ from heatfhe.ckks.expand import LANES, padded_blocks, uniform_limb
 from heatfhe.ckks.kernels.cuda.device import WORD, Buffer, Device, Recording
 from heatfhe.ckks.kernels.cuda.launcher import THREADS, Launcher
 from heatfhe.ckks.kernels.cuda.tables import pairs
-from heatfhe.ckks.kernels.cuda.tape import Tape, TapeRecorder
+from heatfhe.ckks.kernels.cuda.tape import Mailbox, Tape, TapeFull, TapeRecorder
 from heatfhe.ckks.kernels.plans import DigitPlan, Division, KeyView, Residues, Rows
 from heatfhe.errors import ConfigError
 
@@ -53,6 +53,7 @@ class CudaKernels(Launcher):
         self.device_name = device.name
         self._recordings: dict[Hashable, Recording | None] = {}
         self._inside = False
+        self._mailbox = Mailbox(device)
 
     # -- words --------------------------------------------------------------------------------------------------------
 
@@ -366,7 +367,7 @@ class CudaKernels(Launcher):
         return play(inputs)
 
     def _tape(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording | None:
-        """The launches of body; None for operands that are not in one piece."""
+        """The launches of body, or body itself if it has too many operands; None where one is not in one piece."""
         if any(x.stride != prod(x.shape[1:]) for x in inputs):
             return None
         device, recorder = self.device, TapeRecorder(self.device)
@@ -374,9 +375,11 @@ class CudaKernels(Launcher):
         self.device = recorder
         try:
             results = list(body(*stand_ins))
+            return Tape(device, self._mailbox, recorder, stand_ins, results).play
+        except TapeFull:
+            return lambda now: list(body(*now))
         finally:
             self.device = device
-        return Tape(device, recorder, stand_ins, results).play
 
     def synchronize(self) -> None:
         self.device.synchronize()

@@ -3,36 +3,39 @@
 // polynomials) everywhere; rows[limb] is the prime. Constants of limbs are in Montgomery form.
 
 #define LIMB                                                                                                           \
+  ready();                                                                                                             \
   const int limb = blockIdx.y, s = blockIdx.x * THREADS + threadIdx.x;                                                 \
   const u32 q = primes[rows[limb]].x;                                                                                  \
   const size_t at = ((size_t)blockIdx.z * gridDim.y + limb) * N + s;
 
 extern "C" __global__ void add(const u32* x, const u32* y, u32* out, const int* rows, const uint2* primes) {
   LIMB
-  out[at] = csub(x[at] + y[at], q);
+  operand(out)[at] = csub(operand(x)[at] + operand(y)[at], q);
 }
 
 extern "C" __global__ void subtract(const u32* x, const u32* y, u32* out, const int* rows, const uint2* primes) {
   LIMB
-  out[at] = cadd(x[at] - y[at], q);
+  operand(out)[at] = cadd(operand(x)[at] - operand(y)[at], q);
 }
 
 extern "C" __global__ void negate(const u32* x, u32* out, const int* rows, const uint2* primes) {
   LIMB
-  out[at] = cadd(0u - x[at], q);
+  operand(out)[at] = cadd(0u - operand(x)[at], q);
 }
 
 // p is added to the first polynomial, the others are copied
 extern "C" __global__ void add_first(const u32* x, const u32* p, u32* out, const int* rows, const uint2* primes) {
   LIMB
-  out[at] = blockIdx.z ? x[at] : csub(x[at] + p[at], q);
+  const u32 v = operand(x)[at];
+  operand(out)[at] = blockIdx.z ? v : csub(v + operand(p)[at], q);
 }
 
 // a residue, as it is, is added to every value of the first polynomial
 extern "C" __global__ void add_constant(const u32* x, const u32* constants, u32* out, const int* rows,
                                         const uint2* primes) {
   LIMB
-  out[at] = blockIdx.z ? x[at] : csub(x[at] + __ldg(constants + limb), q);
+  const u32 v = operand(x)[at];
+  operand(out)[at] = blockIdx.z ? v : csub(v + __ldg(constants + limb), q);
 }
 
 // onto + sum of up to four terms
@@ -41,12 +44,12 @@ extern "C" __global__ void combine(const u32* onto, const u32* x0, const u32* f0
                                    const int* rows, const uint2* primes) {
   LIMB
   const u32 qi = primes[rows[limb]].y;
-  u64 sum = (u64)x0[at] * __ldg(f0 + limb);
-  if (x1) sum += (u64)x1[at] * __ldg(f1 + limb);
-  if (x2) sum = fold(fold(sum, q) + (u64)x2[at] * __ldg(f2 + limb), q);
-  if (x3) sum += (u64)x3[at] * __ldg(f3 + limb);
+  u64 sum = (u64)operand(x0)[at] * __ldg(f0 + limb);
+  if (x1) sum += (u64)operand(x1)[at] * __ldg(f1 + limb);
+  if (x2) sum = fold(fold(sum, q) + (u64)operand(x2)[at] * __ldg(f2 + limb), q);
+  if (x3) sum += (u64)operand(x3)[at] * __ldg(f3 + limb);
   u32 y = cadd(reduce(fold(sum, q), q, qi), q);
-  out[at] = onto ? csub(y + onto[at], q) : y;
+  operand(out)[at] = onto ? csub(y + operand(onto)[at], q) : y;
 }
 
 // sum of up to four products with prepared polynomials p (one limb each, shared by all polynomials of x)
@@ -56,12 +59,12 @@ extern "C" __global__ void products(const u32* onto, const u32* x0, const u32* p
   LIMB
   const u32 qi = primes[rows[limb]].y;
   const size_t plain = (size_t)limb * N + s;
-  u64 sum = (u64)x0[at] * p0[plain];
-  if (x1) sum += (u64)x1[at] * p1[plain];
-  if (x2) sum = fold(fold(sum, q) + (u64)x2[at] * p2[plain], q);
-  if (x3) sum += (u64)x3[at] * p3[plain];
+  u64 sum = (u64)operand(x0)[at] * operand(p0)[plain];
+  if (x1) sum += (u64)operand(x1)[at] * operand(p1)[plain];
+  if (x2) sum = fold(fold(sum, q) + (u64)operand(x2)[at] * operand(p2)[plain], q);
+  if (x3) sum += (u64)operand(x3)[at] * operand(p3)[plain];
   u32 y = cadd(reduce(fold(sum, q), q, qi), q);
-  out[at] = onto ? csub(y + onto[at], q) : y;
+  operand(out)[at] = onto ? csub(y + operand(onto)[at], q) : y;
 }
 
 // Sum over up to four pairs ((b, a), (b', a')) of (b b', b a' + a b', a a'), added to onto; squares are 2^64 mod q.
@@ -72,8 +75,8 @@ extern "C" __global__ void tensor(const u32* onto, const u32* x0, const u32* y0,
   LIMB
   const u32 qi = primes[rows[limb]].y, square = powers[rows[limb]].x;
   const size_t half = (size_t)gridDim.y * N;
-  const u32* x[4] = {x0, x1, x2, x3};
-  const u32* y[4] = {y0, y1, y2, y3};
+  const u32* x[4] = {operand(x0), operand(x1), operand(x2), operand(x3)};
+  const u32* y[4] = {operand(y0), operand(y1), operand(y2), operand(y3)};
   u64 sum[3] = {0, 0, 0};
 #pragma unroll
   for (int i = 0; i < 4; i++) {
@@ -86,26 +89,29 @@ extern "C" __global__ void tensor(const u32* onto, const u32* x0, const u32* y0,
 #pragma unroll
   for (int k = 0; k < 3; k++) {
     u32 z = mont(cadd(reduce(sum[k], q, qi), q), square, q, qi);
-    if (onto) z = csub(z + onto[k * half + at], q);
-    out[k * half + at] = z;
+    if (onto) z = csub(z + operand(onto)[k * half + at], q);
+    operand(out)[k * half + at] = z;
   }
 }
 
 extern "C" __global__ void automorphism(const u32* x, u32* out, u32 element) {
+  ready();
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
   const size_t limb = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N;
-  out[limb + s] = x[limb + moved(s, element)];
+  operand(out)[limb + s] = operand(x)[limb + moved(s, element)];
 }
 
 // between natural order and ours, which is its own inverse
 extern "C" __global__ void reorder(const u32* x, u32* out) {
+  ready();
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
   const size_t limb = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N;
-  out[limb + s] = x[limb + reversed(s)];
+  operand(out)[limb + s] = operand(x)[limb + reversed(s)];
 }
 
 // Slots, repeated, at the odd powers of zeta they belong to, with their conjugates; grid (N / 2 / THREADS or 1)
 extern "C" __global__ void place_slots(const double2* slots, double2* points, const int* places, int period) {
+  ready();
   const int j = blockIdx.x * THREADS + threadIdx.x;
   if (j >= N / 2) return;
   const double2 z = slots[j & (period - 1)];
@@ -116,6 +122,7 @@ extern "C" __global__ void place_slots(const double2* slots, double2* points, co
 
 // The integers nearest to scale times the real part of spectrum / twist; scale holds 1/N
 extern "C" __global__ void round_spectrum(const double2* spectrum, const double2* twist, i64* out, double scale) {
+  ready();
   const int s = blockIdx.x * THREADS + threadIdx.x;
   const double2 f = spectrum[s], t = twist[s];
   out[s] = (i64)rint((f.x * t.x + f.y * t.y) * scale);
@@ -123,6 +130,19 @@ extern "C" __global__ void round_spectrum(const double2* spectrum, const double2
 
 // limbs from ``first`` on of polynomials of ``whole`` limbs
 extern "C" __global__ void copy_limbs(const u32* x, u32* out, int first, int whole) {
+  ready();
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
-  out[((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N + s] = x[((size_t)blockIdx.z * whole + first + blockIdx.y) * N + s];
+  const size_t from = (size_t)blockIdx.z * whole + first + blockIdx.y, to = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
+  operand(out)[to * N + s] = operand(x)[from * N + s];
+}
+
+// The addresses of this play's operands, from the next line of a ring that the host writes into the cells that recorded
+// kernels read; one block of 32 threads, two cells each. turn counts the plays.
+extern "C" __global__ void deliver(const u64* ring, u64* cells, u32* turn, int lines) {
+  ready();
+  const u32 line = *turn % lines, cell = 2 * threadIdx.x;
+  cells[cell] = ring[line * 64 + cell];
+  cells[cell + 1] = ring[line * 64 + cell + 1];
+  __syncwarp();
+  if (threadIdx.x == 31) *turn = line + 1;
 }

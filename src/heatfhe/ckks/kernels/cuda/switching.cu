@@ -38,6 +38,8 @@ __device__ __forceinline__ void switch_each(const u32* digits, const u32* polyno
                                             const u32* source, const u32* factors, int present, const u32* elements,
                                             u32* out, i64 out_stride, int extended, const int* rows,
                                             const uint2* primes) {
+  ready();
+  digits = operand(digits), polynomial = operand(polynomial), source = operand(source), out = operand(out);
   const int e = blockIdx.y;
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
   const u32 q = primes[rows[e]].x, qi = primes[rows[e]].y;
@@ -66,6 +68,9 @@ __device__ __forceinline__ void switch_sum(const u32* digits, i64 digit_stride, 
                                            int source_limbs, const u32* base, int base_limbs, const u32* factors,
                                            const u32* elements, u32* out, int extended, const int* rows,
                                            const uint2* primes) {
+  ready();
+  digits = operand(digits), polynomial = operand(polynomial), source = operand(source);
+  base = operand(base), out = operand(out);
   const int e = blockIdx.y;
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
   const u32 q = primes[rows[e]].x, qi = primes[rows[e]].y;
@@ -128,11 +133,12 @@ SWITCH(8)
 extern "C" __global__ void __launch_bounds__(THREADS)
 raise_limbs(const u32* source, u32* out, const u32* factors, int present, int extended, u32 element, const int* rows,
             const uint2* primes) {
+  ready();
   const int e = blockIdx.y, s = blockIdx.x * THREADS + threadIdx.x;
   const u32 q = primes[rows[e]].x, qi = primes[rows[e]].y;
   u32 y = 0;
-  if (e < present) y = mont(source[((size_t)blockIdx.z * present + e) * N + s], __ldg(factors + e), q, qi);
-  out[((size_t)blockIdx.z * extended + e) * N + (element == 1 ? s : moved(s, element))] = y;
+  if (e < present) y = mont(operand(source)[((size_t)blockIdx.z * present + e) * N + s], __ldg(factors + e), q, qi);
+  operand(out)[((size_t)blockIdx.z * extended + e) * N + (element == 1 ? s : moved(s, element))] = y;
 }
 
 // out[g] = sum over b of values[order[b]] * plains[g][index[g count + b]], where the index is not -1; G sums read each
@@ -140,6 +146,8 @@ raise_limbs(const u32* source, u32* out, const u32* factors, int present, int ex
 template <int G>
 __device__ __forceinline__ void sums(const u32* values, const u64* plains, const int* order, const int* index,
                                      int count, u32* out, int extended, const int* rows, const uint2* primes) {
+  ready();
+  values = operand(values), out = operand(out);
   const int e = blockIdx.y;
   const size_t s = (size_t)e * N + blockIdx.x * THREADS + threadIdx.x, half = (size_t)extended * N;
   const u32 q = primes[rows[e]].x, qi = primes[rows[e]].y;

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short operation as a list of launches, played again with other operands: no tables to look up, nothing to copy.
+"""A short operation as launches recorded once and started together, with other operands each time; nothing is copied.
 
-A CUDA graph has its operands at fixed addresses, so they are copied in and out. For a dozen kernels it is cheaper to
-start each again with the addresses of this call. Temporaries stay where they were recorded: recordings never run at the
-same time.
+A CUDA graph has its operands at fixed addresses, and copying them in and out would cost a short operation a tenth of
+its time. So its kernels are given the addresses of cells instead (see ``operand`` in words.cuh), and its first kernel
+fills those cells from a ring that the host writes. Temporaries stay where they were recorded: recordings never run at
+the same time.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,40 @@ from numpy.typing import NDArray
 from heatfhe.ckks.kernels.cuda.device import Buffer, Device, Recording
 from heatfhe.errors import EngineError
 
+CELLS = 64  # as ``deliver`` has them
+LINES = 1024  # plays that may be under way
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One kernel, or a copy where it has no name; moves say which arguments are operands: place, which, how far in."""
 
-    kernel: str
-    grid: tuple[int, int, int]
-    block: int
-    args: tuple[Any, ...]
-    moves: tuple[tuple[int, int, int], ...]
+class Mailbox:
+    """Cells on the device for the operands of whatever is played next, and the ring through which they are filled."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._line = device, 0
+        self._cells = device.array(np.zeros(CELLS, dtype=np.uint64))
+        self._turn = device.array(np.zeros(1, dtype=np.uint32))
+        self._address = device.shared(8 * CELLS * LINES)
+        self._ring = np.ctypeslib.as_array((ctypes.c_uint64 * (CELLS * LINES)).from_address(self._address))
+
+    def cell(self, index: int) -> int:
+        """What a kernel is given in place of an operand's address."""
+        return self._cells.ptr + 8 * index + 1
+
+    def deliver(self) -> None:
+        """The kernel that fills the cells."""
+        self._device.launch("deliver", (1, 1, 1), 32, self._address, self._cells.ptr, self._turn.ptr, LINES)
+
+    def post(self, addresses: Sequence[int]) -> None:
+        """What the next play finds in its cells."""
+        if self._line == LINES:  # every line is in use: wait until they are read
+            self._device.synchronize()
+            self._line = 0
+        start = CELLS * self._line
+        self._ring[start : start + len(addresses)] = addresses
+        self._line += 1
+
+
+class TapeFull(Exception):
+    """An operation with more operands than there are cells: it is not recorded."""
 
 
 class TapeRecorder:
@@ -50,7 +75,7 @@ class TapeRecorder:
         self.launches.append((kernel, grid, block, args))
 
     def copy(self, target: int, source: int, size: int) -> None:
-        self.launches.append(("", (1, 1, 1), 1, (target, source, size)))
+        raise TapeFull("a copy is no kernel")
 
     def array(self, host: NDArray[Any]) -> Buffer:
         raise EngineError("a recorded operation makes data on the host; run it once before it is recorded")
@@ -60,6 +85,12 @@ class TapeRecorder:
 
     def fourier(self, x: Buffer) -> None:
         raise EngineError("a recorded operation encodes; keep what it encodes before it is recorded")
+
+    def shared(self, size: int) -> int:
+        raise EngineError("a recorded operation asks for memory of the host; it cannot be recorded")
+
+    def captured(self, body: Callable[[], None], named: bool = False) -> Callable[[], None]:
+        return body
 
     def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording | None:
         return None
@@ -72,42 +103,49 @@ class Tape:
     """What a recorder heard, with operands and results found among the arguments by their addresses."""
 
     def __init__(
-        self, device: Device, recorder: TapeRecorder, inputs: Sequence[Buffer], results: Sequence[Buffer]
+        self,
+        device: Device,
+        mailbox: Mailbox,
+        recorder: TapeRecorder,
+        inputs: Sequence[Buffer],
+        results: Sequence[Buffer],
     ) -> None:
         places = [next(h for h in recorder.held if h.ptr <= r.ptr < h.ptr + h.nbytes) for r in results]
         fresh = [h for h in dict.fromkeys(places) if h not in inputs]  # what results lie in
         operands = [*inputs, *fresh]
-        self._device, self._shapes = device, [h.shape for h in fresh]
+        self._device, self._mailbox, self._shapes = device, mailbox, [h.shape for h in fresh]
         self._results = [
             (operands.index(h), r.ptr - h.ptr, r.shape, r.stride) for h, r in zip(places, results)
         ]  # fmt: skip
         self._kept = recorder.held if device.keeps_temporaries else None
-        self._launches = []
-        for kernel, grid, block, args in recorder.launches:
-            moves = [
-                (place, which, a - x.ptr)
-                for place, a in enumerate(args)
-                for which, x in enumerate(operands)
-                if isinstance(a, int) and x.ptr <= a < x.ptr + x.nbytes
-            ]
-            self._launches.append(Launch(kernel, grid, block, args, tuple(moves)))
+        cells: dict[tuple[int, int], int] = {}  # which operand, how far in
+
+        def told(argument: Any) -> Any:
+            if isinstance(argument, int):
+                for which, x in enumerate(operands):
+                    if x.ptr <= argument < x.ptr + x.nbytes:
+                        return mailbox.cell(cells.setdefault((which, argument - x.ptr), len(cells)))
+            return argument
+
+        launches = [(kernel, grid, block, [told(a) for a in args]) for kernel, grid, block, args in recorder.launches]
+        self._cells = tuple(cells)
+        if len(cells) > CELLS:
+            raise TapeFull(f"{len(cells)} operands and parts of operands, of at most {CELLS}")
+
+        def body() -> None:
+            mailbox.deliver()
+            for kernel, grid, block, args in launches:
+                device.launch(kernel, grid, block, *args)
+
+        self._start = device.captured(body, named=True)
 
     def play(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """The operation on other operands of the same shapes."""
-        device = self._device
-        operands = [*inputs, *(device.empty(shape) for shape in self._shapes)]
+        operands = [*inputs, *map(self._device.empty, self._shapes)]
         bases = [x.ptr for x in operands]
-        for launch in self._launches:
-            args: Any = launch.args
-            if launch.moves:
-                args = list(args)
-                for place, which, delta in launch.moves:
-                    args[place] = bases[which] + delta
-            if launch.kernel:
-                device.launch(launch.kernel, launch.grid, launch.block, *args)
-            else:
-                device.copy(*args)
+        self._mailbox.post([bases[which] + far for which, far in self._cells])
+        self._start()
         return [
-            Buffer(bases[which] + delta, shape, operands[which].owner, stride)
-            for which, delta, shape, stride in self._results
+            Buffer(bases[which] + far, shape, operands[which].owner, stride)
+            for which, far, shape, stride in self._results
         ]

@@ -93,14 +93,15 @@ extern "C" __global__ void __launch_bounds__(128, 2)
 convert_tensor(const u32* in, u32* out, const Conversion* conversions, int count, const Destination* destinations,
                const double2* fragments, const i64* offsets, const u32* overflows, const u32* fixed, i64 in_stride,
                i64 out_stride, int chunk, const uint2* primes) {
+  ready();
   const int which = blockIdx.z % count;
   const Conversion c = conversions[which];
   const size_t polynomial = blockIdx.z / count;
   const int tiles = (c.count + TILE - 1) / TILE, from = blockIdx.y * chunk, to = min(tiles, from + chunk);
   if (from >= to) return;
   const size_t s = (size_t)blockIdx.x * 128 + (threadIdx.x >> 5) * 32;
-  const u32* src = in + polynomial * in_stride + (size_t)c.first * N + s;
-  u32* y = out + polynomial * out_stride + s;
+  const u32* src = operand(in) + polynomial * in_stride + (size_t)c.first * N + s;
+  u32* y = operand(out) + polynomial * out_stride + s;
   const Destination* d = destinations + c.start;
   const double2* f = fragments + offsets[which];
   const u32* over = overflows + c.start;

@@ -77,13 +77,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 ntt_columns(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* primes,
             const u32* heads) {
   __shared__ u32 shared[(M + M / 16 + 1) * COLUMNS];
+  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const u32* head = heads + (size_t)task.prime * (N / 16);
   const int c = threadIdx.x % COLUMNS, a = threadIdx.x / COLUMNS;
   const int column = blockIdx.x * COLUMNS + c;
-  const u32* x = in + blockIdx.z * in_stride + (size_t)task.in * N + column;
-  u32* y = out + blockIdx.z * out_stride + (size_t)task.out * N + column;
+  const u32* x = operand(in) + blockIdx.z * in_stride + (size_t)task.in * N + column;
+  u32* y = operand(out) + blockIdx.z * out_stride + (size_t)task.out * N + column;
   u32 v[R];
 #pragma unroll
   for (int i = 0; i < R; i++) v[i] = x[(a + T * i) * 256];
@@ -137,11 +138,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 ntt_rows(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* primes,
          const u32* heads, const u32* tails, const uint2* steps) {
   __shared__ u32 shared[ROWS * 272];
+  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const int t = threadIdx.x & 15, row = blockIdx.x * ROWS + (threadIdx.x >> 4);
-  const u32* x = in + blockIdx.z * in_stride + (size_t)task.in * N + row * 256 + t;
-  u32* y = out + blockIdx.z * out_stride + (size_t)task.out * N + row * 256 + t;
+  const u32* x = operand(in) + blockIdx.z * in_stride + (size_t)task.in * N + row * 256 + t;
+  u32* y = operand(out) + blockIdx.z * out_stride + (size_t)task.out * N + row * 256 + t;
   u32 v[16];
 #pragma unroll
   for (int i = 0; i < 16; i++) v[i] = x[16 * i];
@@ -157,17 +159,18 @@ ntt_rows_divide(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 o
                 i64 kept_stride, const uint2* lifts, const u32* elements, const uint2* primes, const u32* heads,
                 const u32* tails, const uint2* steps) {
   __shared__ u32 shared[ROWS * 272];
+  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const int t = threadIdx.x & 15, row = blockIdx.x * ROWS + (threadIdx.x >> 4);
-  const u32* r = in + blockIdx.z * in_stride + (size_t)task.in * N + row * 256 + t;
-  u32* y = out + blockIdx.z * out_stride + (size_t)task.out * N;
+  const u32* r = operand(in) + blockIdx.z * in_stride + (size_t)task.in * N + row * 256 + t;
+  u32* y = operand(out) + blockIdx.z * out_stride + (size_t)task.out * N;
   u32 v[16];
 #pragma unroll
   for (int i = 0; i < 16; i++) v[i] = r[16 * i];
   forward_row(v, shared + (threadIdx.x >> 4) * 272, row, t, task.prime, q, qi, heads, tails, steps);
   if (task.extra >= 0) {
-    const u32* x = kept + blockIdx.z * kept_stride + (size_t)task.extra * N + row * 256 + t;
+    const u32* x = operand(kept) + blockIdx.z * kept_stride + (size_t)task.extra * N + row * 256 + t;
     const uint2 lift = lifts[blockIdx.y];
 #pragma unroll
     for (int i = 0; i < 16; i++) v[i] = cadd(csub(shoup(x[16 * i], lift, q), q) - v[i], q);
@@ -190,12 +193,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 intt_rows(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* primes,
           const u32* heads, const u32* tails, const uint2* steps) {
   __shared__ u32 all[ROWS * 272];
+  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const int t = threadIdx.x & 15, row = blockIdx.x * ROWS + (threadIdx.x >> 4);
   u32* shared = all + (threadIdx.x >> 4) * 272;
-  const u32* x = in + blockIdx.z * in_stride + (size_t)task.in * N + row * 256 + t;
-  u32* y = out + blockIdx.z * out_stride + (size_t)task.out * N + row * 256 + t;
+  const u32* x = operand(in) + blockIdx.z * in_stride + (size_t)task.in * N + row * 256 + t;
+  u32* y = operand(out) + blockIdx.z * out_stride + (size_t)task.out * N + row * 256 + t;
   const u32* tail = tails + (size_t)task.prime * (N / 4) + 16 * row + t;
   const uint2* step = steps + task.prime * 8;
   u32 v[16], first[4];
@@ -228,14 +232,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 intt_columns(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* scales,
              const uint2* primes, const u32* heads) {
   __shared__ u32 shared[(M + M / 16 + 1) * COLUMNS];
+  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const uint2 scale = scales[blockIdx.y];
   const u32* head = heads + (size_t)task.prime * (N / 16);
   const int c = threadIdx.x % COLUMNS, a = threadIdx.x / COLUMNS;
   const int column = blockIdx.x * COLUMNS + c;
-  const u32* x = in + blockIdx.z * in_stride + (size_t)task.in * N + column;
-  u32* y = out + blockIdx.z * out_stride + (size_t)task.out * N + column;
+  const u32* x = operand(in) + blockIdx.z * in_stride + (size_t)task.in * N + column;
+  u32* y = operand(out) + blockIdx.z * out_stride + (size_t)task.out * N + column;
   u32 v[R];
   if constexpr (T > 1) {
 #pragma unroll
@@ -261,12 +266,13 @@ intt_columns(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_
 // Signed integers |c| < 2^62 modulo the prime of each limb. grid (N / THREADS, limbs); powers are 2^64 and 2^32 mod q
 extern "C" __global__ void residues(const i64* coefficients, u32* out, const Task* tasks, const uint2* primes,
                                     const uint2* powers) {
+  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const uint2 power = powers[task.prime];
   const int s = blockIdx.x * THREADS + threadIdx.x;
-  const i64 c = coefficients[s];
+  const i64 c = operand(coefficients)[s];
   const u64 m = c < 0 ? 0 - (u64)c : (u64)c;
   u32 r = csub(mont((u32)(m >> 32), power.x, q, qi) + mont((u32)m, power.y, q, qi), q);
-  out[(size_t)task.out * N + s] = c < 0 ? cadd(0u - r, q) : r;
+  operand(out)[(size_t)task.out * N + s] = c < 0 ? cadd(0u - r, q) : r;
 }

@@ -13,6 +13,28 @@ constexpr int LOGM = LOGN - 8;
 constexpr int M = 1 << LOGM;
 constexpr int THREADS = 256;
 
+// A kernel may be started while the one before it still ends (programmatic dependent launch): each begins with this.
+__device__ __forceinline__ void ready() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Where data are. A recorded operation does not know the addresses of its operands: it is given those of cells, made odd,
+// that hold them when it is played (see ``deliver``). Data pointers of every kernel go through here; NAMED compiles the
+// kernels that recordings use, since a pointer that was read takes registers that a parameter does not. The compiler is
+// told that it points to global memory.
+template <class T>
+__device__ __forceinline__ T* operand(T* p) {
+#ifdef NAMED
+  u64 a = (u64)p;
+  if (a & 1) a = *(const u64*)__cvta_global_to_generic(a - 1);
+  return (T*)__cvta_global_to_generic(a);
+#else
+  return p;
+#endif
+}
+
 struct Task { int prime, in, out, extra; };  // one limb of a transform: its prime, where it is read and written
 
 __device__ __forceinline__ u32 csub(u32 x, u32 q) { return __viaddmin_u32(x, 0u - q, x); }  // [0, 2q) to [0, q)
