@@ -31,7 +31,7 @@ def public(room: str) -> list[str]:
 def renamed(room: str) -> dict[str, str]:
     """Public name to the name it has where it is written."""
     tree = ast.parse((SOURCE / room / "__init__.py").read_text())
-    pairs = (a for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names)
+    pairs = (a for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names)
     return {a.asname or a.name: a.name for a in pairs}
 
 
@@ -102,9 +102,7 @@ def readme_rows() -> list[str]:
     """Iterations, levels and bootstraps of the embedded circuits, planned as ``heat plan`` does by default."""
     from heatfhe.assets import default_circuit
     from heatfhe.circuit import Circuit
-    from heatfhe.planning import cost_table, plan
-    from heatfhe.planning.params import preset
-    from heatfhe.planning.tally import tally
+    from heatfhe.planning import cost_table, plan, preset, tally
 
     out = []
     for kind in ("calibrated", "heat"):

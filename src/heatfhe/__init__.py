@@ -7,8 +7,7 @@ importing the package loads no optional dependency.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from heatfhe.circuit import Circuit
@@ -19,28 +18,27 @@ if TYPE_CHECKING:
     from heatfhe.ranges import calibrate
     from heatfhe.sites import prepare, restore
     from heatfhe.training import train
+else:
+    from heatfhe.doors import lazy_names
+
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "Circuit": "circuit.Circuit",
+            "Client": "client.Client",
+            "calibrate": "ranges.calibrate",
+            "export": "lowering.export",
+            "plan": "planning.plan",
+            "prepare": "sites.prepare",
+            "restore": "sites.restore",
+            "run": "engine.run",
+            "train": "training.train",
+        },
+    )
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Circuit": "heatfhe.circuit",
-    "Client": "heatfhe.client",
-    "calibrate": "heatfhe.ranges",
-    "export": "heatfhe.lowering",
-    "plan": "heatfhe.planning",
-    "prepare": "heatfhe.sites",
-    "restore": "heatfhe.sites",
-    "run": "heatfhe.engine",
-    "train": "heatfhe.training",
-}
-
 __all__ = ["Circuit", "Client", "calibrate", "export", "plan", "prepare", "restore", "run", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'heatfhe' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@
 from heatfhe.approx.activation import ActivationFit, activation, fit_activation
 from heatfhe.approx.activation import exact as exact_activation
 from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax
+from heatfhe.approx.argmax_schedule import POWERS as ARGMAX_POWERS
 from heatfhe.approx.argmax_schedule import fit_schedule, shorten
 from heatfhe.approx.arithmetic import Arithmetic, Depth, Plain, T
 from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
@@ -29,6 +30,7 @@ from heatfhe.approx.softmax import (
 from heatfhe.approx.softmax import solvers as softmax_solvers
 
 __all__ = [
+    "ARGMAX_POWERS",
     "ActivationFit",
     "ArgmaxRound",
     "ArgmaxSchedule",

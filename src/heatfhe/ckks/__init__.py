@@ -1,6 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our own CKKS: parameters, scheme and kernels. Nothing here knows a secret but the ``secret`` package."""
 
-from heatfhe.ckks.params import MAX_LOG_QP, Params, claimed_security
+from heatfhe.ckks.evaluator import Evaluator
+from heatfhe.ckks.keys import KeyTable, sparse_modulus_bits
+from heatfhe.ckks.keyset import key_ids
+from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
+from heatfhe.ckks.params import (
+    MAX_LOG_QP,
+    MAX_LOG_QP_BY_WEIGHT,
+    MAX_LOG_SPARSE_MODULUS,
+    SECURITY_SOURCE,
+    Params,
+    claimed_security,
+)
+from heatfhe.ckks.presets import draft_native, native_params, native_presets, native_set
+from heatfhe.ckks.ring import Ciphertext, Ring
 
-__all__ = ["MAX_LOG_QP", "Params", "claimed_security"]
+__all__ = [
+    "MAX_LOG_QP",
+    "MAX_LOG_QP_BY_WEIGHT",
+    "MAX_LOG_SPARSE_MODULUS",
+    "SECURITY_SOURCE",
+    "Ciphertext",
+    "EncodedMap",
+    "Evaluator",
+    "KeyTable",
+    "Params",
+    "Ring",
+    "apply_map",
+    "claimed_security",
+    "draft_native",
+    "encode_map",
+    "key_ids",
+    "native_params",
+    "native_presets",
+    "native_set",
+    "sparse_modulus_bits",
+]

@@ -7,22 +7,42 @@ from typing import TYPE_CHECKING
 
 from heatfhe.client.client import Client
 from heatfhe.client.home import client_folder
+from heatfhe.client.local import local_server
 from heatfhe.client.sampling import Sampler
 from heatfhe.client.talk import Answer, Conversation
 from heatfhe.client.trust import check_config
 from heatfhe.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
+    from heatfhe.client.keyring_native import NativeKeyring
+    from heatfhe.client.keyring_openfhe import OpenFHEKeyring
+    from heatfhe.client.proxy import create_proxy
     from heatfhe.engine import KeyringFactory
+else:
+    from heatfhe.doors import lazy_names
+
+    # A keyring loads its engine, and the proxy loads FastAPI: only for those who use them.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "NativeKeyring": "keyring_native.NativeKeyring",
+            "OpenFHEKeyring": "keyring_openfhe.OpenFHEKeyring",
+            "create_proxy": "proxy.create_proxy",
+        },
+    )
 
 __all__ = [
     "Answer",
     "Client",
     "Conversation",
+    "NativeKeyring",
+    "OpenFHEKeyring",
     "Sampler",
     "check_config",
     "client_folder",
+    "create_proxy",
     "load_keyring",
+    "local_server",
 ]
 
 

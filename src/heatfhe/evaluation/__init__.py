@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation: perplexity, fidelity, collapse and drift of circuits, clear or encrypted."""
 
+from heatfhe.evaluation.compare import HEADERS as COMPARISON_HEADERS
+from heatfhe.evaluation.compare import Row as ComparisonRow
+from heatfhe.evaluation.compare import markdown as comparison_markdown
+from heatfhe.evaluation.compare import measure as compare_circuit
+from heatfhe.evaluation.compare import table_row as comparison_row
+from heatfhe.evaluation.drift import Drift, drift, sample_windows
+from heatfhe.evaluation.encrypted import Endpoint, Evaluation, FreeRun, evaluate, free_running
 from heatfhe.evaluation.fidelity import (
     Fidelity,
     cross_entropy,
@@ -13,13 +20,26 @@ from heatfhe.evaluation.fidelity import (
 from heatfhe.evaluation.noisy import noise_tap, under_noise
 
 __all__ = [
+    "COMPARISON_HEADERS",
+    "ComparisonRow",
+    "Drift",
+    "Endpoint",
+    "Evaluation",
     "Fidelity",
+    "FreeRun",
+    "compare_circuit",
+    "comparison_markdown",
+    "comparison_row",
     "cross_entropy",
     "diverged",
+    "drift",
+    "evaluate",
     "fidelity",
+    "free_running",
     "kl_divergence",
     "log_softmax",
     "noise_tap",
     "perplexity",
+    "sample_windows",
     "under_noise",
 ]

@@ -3,13 +3,18 @@
 
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph, Node
+from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction, openfhe_params
 from heatfhe.planning.pack import Packing, Product
-from heatfhe.planning.params import presets
+from heatfhe.planning.params import preset, presets
 from heatfhe.planning.placement import ALGORITHMS, Placement, Rules, check, place
-from heatfhe.planning.plan import Plan, plan
+from heatfhe.planning.plan import Plan, default_cost, plan
 from heatfhe.planning.program import Port, Program, Step
 from heatfhe.planning.programs import PROGRAMS, record
+from heatfhe.planning.show import bars as tally_bars
+from heatfhe.planning.show import levels as level_digits
 from heatfhe.planning.source import PlaintextSource
+from heatfhe.planning.tally import OperatorTally, key_bytes, tally, weight_bytes
+from heatfhe.planning.tally import path as level_path
 
 __all__ = [
     "ALGORITHMS",
@@ -17,6 +22,7 @@ __all__ = [
     "CostTable",
     "Graph",
     "Node",
+    "OperatorTally",
     "Packing",
     "Placement",
     "PlaintextSource",
@@ -26,11 +32,22 @@ __all__ = [
     "Program",
     "Rules",
     "Step",
+    "bootstrap_budget",
+    "bootstrap_correction",
     "check",
     "cost_table",
     "cost_tables",
+    "default_cost",
+    "key_bytes",
+    "level_digits",
+    "level_path",
+    "openfhe_params",
     "place",
     "plan",
+    "preset",
     "presets",
     "record",
+    "tally",
+    "tally_bars",
+    "weight_bytes",
 ]

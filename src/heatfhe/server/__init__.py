@@ -3,22 +3,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from heatfhe.server.auth import ClientBook
 from heatfhe.server.hold import FolderLock
 from heatfhe.server.settings import ModelSource, Settings
+from heatfhe.server.wall import close_wall
 
 if TYPE_CHECKING:
     from heatfhe.server.app import create_app
+    from heatfhe.server.http import PER_ADDRESS, bounded_protocol
+else:
+    from heatfhe.doors import lazy_names
 
-__all__ = ["ClientBook", "FolderLock", "ModelSource", "Settings", "create_app"]
+    # FastAPI and uvicorn are optional: only the app needs them, not a worker and not the book of clients.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "PER_ADDRESS": "http.PER_ADDRESS",
+            "bounded_protocol": "http.bounded_protocol",
+            "create_app": "app.create_app",
+        },
+    )
 
-
-def __getattr__(name: str) -> Any:
-    # FastAPI is an optional package: only the app needs it, not a worker and not the book of clients.
-    if name == "create_app":
-        from heatfhe.server.app import create_app
-
-        return create_app
-    raise AttributeError(f"module 'heatfhe.server' has no attribute {name!r}")
+__all__ = [
+    "PER_ADDRESS",
+    "ClientBook",
+    "FolderLock",
+    "ModelSource",
+    "Settings",
+    "bounded_protocol",
+    "close_wall",
+    "create_app",
+]
