@@ -8,7 +8,7 @@ from pathlib import Path
 
 import heatfhe
 from heatfhe.circuit import Circuit
-from heatfhe.client.local import local_server
+from heatfhe.client import local_server
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from heatfhe.lowering import export, tokenizer_files
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.records import FAMILIES
 from heatfhe.sites import prepare
-from heatfhe.training.data import read_documents
+from heatfhe.training import read_documents
 
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
 PAPER = {1e-1: 571, 1e-2: 642, 1e-3: 678, 1e-4: 712}  # GPT-2 on OpenWebText; at 1e-4: 235 / 63 / 105 / 309

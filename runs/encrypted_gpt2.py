@@ -97,12 +97,9 @@ class Watch:
 
 def run_stage(args: argparse.Namespace) -> None:
     from heatfhe.circuit import Circuit
-    from heatfhe.client.keyring_native import NativeKeyring
-    from heatfhe.engine import ClearEngine, Decode, MemoryKeys, key_request
-    from heatfhe.engine.native import NativeEngine
-    from heatfhe.planning import cost_table, plan
-    from heatfhe.planning.params import preset
-    from heatfhe.planning.tally import tally
+    from heatfhe.client import NativeKeyring
+    from heatfhe.engine import ClearEngine, Decode, MemoryKeys, NativeEngine, key_request
+    from heatfhe.planning import cost_table, plan, preset, tally
 
     journal = Journal(args.out / "run.jsonl")
     if args.fixture:
@@ -201,8 +198,9 @@ def run_stage(args: argparse.Namespace) -> None:
         pair = Decode(made, engine, source), Decode(made, clear, source)
         for token in prompt:
             x = made.packing.pack_residual(circuit.folded.token[token])
-            rows = read(pair[0].logits([put(token)])), made.packing.unpack_vocabulary(
-                [p.slots for p in pair[1].logits([clear.value(x, level)])]
+            rows = (
+                read(pair[0].logits([put(token)])),
+                made.packing.unpack_vocabulary([p.slots for p in pair[1].logits([clear.value(x, level)])]),
             )
             error = float(np.abs(rows[0] - rows[1]).max() / np.abs(rows[1]).max())
             journal.write("logits", position=pair[0].position - 1, error=error, bits=float(-np.log2(error)))

@@ -31,15 +31,11 @@ from heatfhe.cli.bench_engine import add_clock_argument, clock_of, open_engine
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client import load_keyring
-from heatfhe.engine import ClearEngine, key_request
-from heatfhe.engine.measure import describe_machine
-from heatfhe.engine.noise import NoiseTable
-from heatfhe.evaluation.drift import sample_windows
+from heatfhe.engine import ClearEngine, NoiseTable, describe_machine, key_request
+from heatfhe.evaluation import sample_windows
 from heatfhe.evaluation.encrypted import Endpoint, Evaluation, decode_windows, judge
 from heatfhe.files import atomic_write, file_digest
-from heatfhe.planning import CostTable, Plan, cost_table, plan
-from heatfhe.planning.params import preset
-from heatfhe.planning.plan import default_cost
+from heatfhe.planning import CostTable, Plan, cost_table, default_cost, plan, preset
 
 
 def main() -> int:

@@ -15,9 +15,20 @@ from dataclasses import replace
 
 from gpt2_small_fixture import POWERS, gpt2_small
 
-from heatfhe.planning import ALGORITHMS, Packing, Plan, Rules, Step, cost_table, place, plan, record
-from heatfhe.planning.params import preset
-from heatfhe.planning.tally import OperatorTally, tally
+from heatfhe.planning import (
+    ALGORITHMS,
+    OperatorTally,
+    Packing,
+    Plan,
+    Rules,
+    Step,
+    cost_table,
+    place,
+    plan,
+    preset,
+    record,
+    tally,
+)
 
 MLPS = ("A", "B")
 PUBLISHED = """published, other models of the same token: HEAT paper 326 (HEAT) and 513 (calibrated) at 8 levels;

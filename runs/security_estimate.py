@@ -26,8 +26,8 @@ from lattice_attacks import (
     usvp,
 )
 
-from heatfhe.ckks.params import MAX_LOG_QP, MAX_LOG_QP_BY_WEIGHT, MAX_LOG_SPARSE_MODULUS
-from heatfhe.planning.params import preset
+from heatfhe.ckks import MAX_LOG_QP, MAX_LOG_QP_BY_WEIGHT, MAX_LOG_SPARSE_MODULUS
+from heatfhe.planning import preset
 
 PUBLISHED = (
     # what, published, ours

@@ -24,9 +24,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.cli.console import format_table
 from heatfhe.errors import HeatError
 from heatfhe.files import write_json
-from heatfhe.planning import CostTable, plan
-from heatfhe.planning.params import preset
-from heatfhe.planning.tally import tally
+from heatfhe.planning import CostTable, plan, preset, tally
 from heatfhe.wire import Limits, parse
 
 ROOT = Path(__file__).resolve().parent.parent

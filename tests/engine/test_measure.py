@@ -16,10 +16,9 @@ from heatfhe.engine import BootstrapNoise, ClearEngine
 from heatfhe.engine.clear import ClearValue, Noise
 from heatfhe.engine.measure import describe_machine, measure, measure_request
 from heatfhe.engine.noise import NoiseTable, PeriodNoise, bent, measure_noise, noise_request
-from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.engine.protocol import Plain, Vector
 from heatfhe.errors import ConfigError, FileFormatError
-from heatfhe.planning import CostTable
+from heatfhe.planning import CostTable, openfhe_params
 
 TOY = openfhe_params("insecure-openfhe-11")
 Real = NDArray[np.float64]

@@ -22,9 +22,9 @@ from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, MemoryKeys, S
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
 from heatfhe.engine.openfhe_keys import ProcessKeys, load_keys
-from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.engine.openfhe_wire import CIPHERTEXT, KEY, Header, residue_arrays, seal, unseal
 from heatfhe.errors import ConfigError, EngineError, FileFormatError, HeatError, MissingKeyError, WireError
+from heatfhe.planning import openfhe_params
 from heatfhe.wire import looks_secret
 from tests.engine.conformance import EngineConformance, Pair, bits
 
@@ -313,7 +313,7 @@ import sys
 from pathlib import Path
 from heatfhe.engine import KeyRequest, MemoryKeys
 from heatfhe.engine.openfhe import OpenFHEEngine
-from heatfhe.engine.openfhe_params import openfhe_params
+from heatfhe.planning import openfhe_params
 from heatfhe.errors import MissingKeyError
 
 folder = Path(sys.argv[1])

@@ -19,10 +19,9 @@ from heatfhe.client.keyring_openfhe import OpenFHEKeyring
 from heatfhe.engine import ClearEngine, Decode, Keyring, LinearMap, key_request
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
-from heatfhe.engine.openfhe_params import openfhe_params
 from heatfhe.errors import HeatError
 from heatfhe.evaluation.encrypted import Endpoint, free_running
-from heatfhe.planning import Plan, cost_table, plan
+from heatfhe.planning import Plan, cost_table, openfhe_params, plan
 from tests.engine.conformance import bits
 from tests.engine.segments import norm_and_softmax, run_part
 from tests.tiny import tiny_circuit
@@ -173,7 +172,7 @@ def test_a_norm_and_a_softmax_by_themselves() -> None:
 SECURE = """
 from heatfhe.circuit import Circuit
 from heatfhe.cli.model_source import circuit_folder
-from heatfhe.engine.openfhe_params import openfhe_params
+from heatfhe.planning import openfhe_params
 from tests.engine.segments import norm_and_softmax, run_part
 circuit = Circuit.load(circuit_folder("default"))
 o = run_part(circuit, openfhe_params("openfhe-16"), [424, 437, 259], norm_and_softmax, threads=2)

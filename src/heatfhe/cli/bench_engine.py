@@ -12,10 +12,18 @@ from typing import Any
 
 from heatfhe.cli.console import Console
 from heatfhe.client import load_keyring
-from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, load_engine
-from heatfhe.engine.measure import describe_machine, measure, measure_request
+from heatfhe.engine import (
+    Engine,
+    KeyRequest,
+    Keyring,
+    MemoryKeys,
+    describe_machine,
+    load_engine,
+    measure_costs,
+    measure_request,
+)
 from heatfhe.errors import ConfigError
-from heatfhe.planning.params import preset
+from heatfhe.planning import preset
 
 HELP = "Measure an engine's cost table on this machine, with throwaway keys; heat plan --costs FILE uses it."
 EXAMPLES = (
@@ -77,7 +85,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     ring, engine = open_engine(args.engine, request, threads=args.threads, device=args.device)
     if not args.processor_time and os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
         console.warn("this machine is busy: these times are upper bounds")
-    costs = measure(
+    costs = measure_costs(
         engine,
         ring.encrypt,
         name=f"{args.engine}-{params.name}",
@@ -121,14 +129,14 @@ def open_engine(
         raise ConfigError(f"{request.params.name} is a set of the {request.params.engine} engine, not of {name}")
     options: dict[str, Any] = {"threads": threads} if name in ("openfhe", "native") else {}
     if name == "native":
-        from heatfhe.client.keyring_native import NativeKeyring
+        from heatfhe.client import NativeKeyring
 
         options["device"] = device
         native = NativeKeyring(request, device=device, threads=threads)
         return native, load_engine(name)(request, MemoryKeys(dict(native.evaluation_keys())), **options)
     ring = load_keyring(name)(request)
     if name == "openfhe":
-        from heatfhe.client.keyring_openfhe import OpenFHEKeyring
+        from heatfhe.client import OpenFHEKeyring
 
         assert isinstance(ring, OpenFHEKeyring)
         return ring, load_engine(name)(request, ring.process_keys(), **options)

@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Make every circuit that is missing, measure all, print."""
     from heatfhe.cli.comparison import Comparison, Job, make_jobs
-    from heatfhe.evaluation.compare import HEADERS, Row, markdown, table_row
-    from heatfhe.planning.params import preset as parameter_set
+    from heatfhe.evaluation import COMPARISON_HEADERS, ComparisonRow, comparison_markdown, comparison_row
+    from heatfhe.planning import preset as parameter_set
     from heatfhe.training import Recipe, recipe
 
     params = tuple(args.params.split(",")) if args.params else (None,)
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         params=params,
     )
 
-    def done(job: Job, rows: list[Row]) -> None:
+    def done(job: Job, rows: list[ComparisonRow]) -> None:
         first = rows[0]
         facts = f"{first.total} iterations, perplexity {first.perplexity:.3f}, {first.noisy_perplexity:.3f} under noise"
         console.print(f"{job.name}: {facts}, {first.seconds:.0f} s of training")
@@ -87,11 +87,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     rows = work.run(jobs, processes=args.processes, done=done, reporter=console.reporter)
     for name in params:
         console.print(f"noise {args.sigma:g} at {'every site' if name is None else f'every bootstrap of {name}'}")
-        console.table(HEADERS, [table_row(row) for row in rows if row.params == name])
+        console.table(COMPARISON_HEADERS, [comparison_row(row) for row in rows if row.params == name])
     result = {"rows": [row.as_json() for row in rows], "sigma": args.sigma, "params": args.params}
     write_json(args.out / "compare.json", "heatfhe-comparison", 2, result)
     with atomic_write(args.out / "compare.md") as f:
-        f.write("\n".join(markdown([row for row in rows if row.params == name]) for name in params).encode())
+        f.write("\n".join(comparison_markdown([row for row in rows if row.params == name]) for name in params).encode())
     console.json(result)
     return 0
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from heatfhe.circuit import Circuit
 from heatfhe.cli.model_source import load_encoder, load_model, load_text, model_folder
 from heatfhe.errors import ConfigError
-from heatfhe.evaluation.compare import Row, measure
+from heatfhe.evaluation import ComparisonRow, compare_circuit
 from heatfhe.files import json_digest, read_json, write_json
-from heatfhe.planning.params import preset as parameter_set
+from heatfhe.planning import preset as parameter_set
 from heatfhe.progress import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 KIND = "heatfhe-compared"
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
-Done = Callable[["Job", list[Row]], None]
+Done = Callable[["Job", list[ComparisonRow]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +113,21 @@ class Comparison:
     sigma: float = 1.7e-4
     params: tuple[str | None, ...] = (None,)
 
-    def run(self, jobs: Sequence[Job], *, processes: int = 1, done: Done, reporter: Reporter = SILENT) -> list[Row]:
+    def run(
+        self, jobs: Sequence[Job], *, processes: int = 1, done: Done, reporter: Reporter = SILENT
+    ) -> list[ComparisonRow]:
         """Do every job that is not done yet; rows in the jobs' order. With processes, each has one thread."""
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[ComparisonRow]] = {}
         for job, rows in self._alone(jobs, reporter) if processes == 1 else self._together(jobs, processes):
             found[job.name] = rows
             done(job, rows)
         return [row for job in jobs for row in found[job.name]]
 
-    def _alone(self, jobs: Sequence[Job], reporter: Reporter) -> Iterator[tuple[Job, list[Row]]]:
+    def _alone(self, jobs: Sequence[Job], reporter: Reporter) -> Iterator[tuple[Job, list[ComparisonRow]]]:
         for job in sorted(jobs, key=lambda job: job.after is not None):
             yield job, self.do(job, reporter)
 
-    def _together(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[Row]]]:
+    def _together(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[ComparisonRow]]]:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = "1"
         waiting = [job for job in jobs if job.after is not None]
@@ -134,7 +136,7 @@ class Comparison:
         stop = context.Event()
         pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(os.getpid(), stop))
         try:
-            running: dict[Future[list[Row]], Job] = {pool.submit(self.do, job): job for job in first}
+            running: dict[Future[list[ComparisonRow]], Job] = {pool.submit(self.do, job): job for job in first}
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
@@ -146,7 +148,7 @@ class Comparison:
             raise
         pool.shutdown()
 
-    def do(self, job: Job, reporter: Reporter = SILENT) -> list[Row]:
+    def do(self, job: Job, reporter: Reporter = SILENT) -> list[ComparisonRow]:
         """A job's rows, one per parameter set: read where they are kept, else made now."""
         if job.after is not None and job.recipe is not None:
             counts = Circuit.load(self.out / job.after.replace(" ", "-") / "circuit").calibration.iterations()
@@ -169,14 +171,14 @@ class Comparison:
         write_json(note, KIND, 2, {"mark": mark, "seconds": seconds})
         return seconds
 
-    def _measured(self, job: Job, circuit: Circuit, place: Path, name: str | None, seconds: float) -> Row:
+    def _measured(self, job: Job, circuit: Circuit, place: Path, name: str | None, seconds: float) -> ComparisonRow:
         note = place / f"measured-{name or 'sites'}.json"
         held_out = hashlib.sha256(self.held_out.rows.tobytes()).hexdigest()
         mark = json_digest([circuit.digest, held_out, self.sigma, name])
         if note.exists() and (body := read_json(note, KIND, (2,)))["mark"] == mark:
-            return Row.from_json(body["row"])
+            return ComparisonRow.from_json(body["row"])
         params = None if name is None else parameter_set(name)
-        row = measure(job.name, circuit, self.held_out.rows, self.sigma, params=params, seconds=seconds)
+        row = compare_circuit(job.name, circuit, self.held_out.rows, self.sigma, params=params, seconds=seconds)
         write_json(note, KIND, 2, {"mark": mark, "row": row.as_json()})
         return row
 

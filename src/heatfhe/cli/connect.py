@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.client import Client, client_folder
-from heatfhe.client.local import local_server
+from heatfhe.client import Client, client_folder, local_server
 from heatfhe.errors import ConfigError
 
 TOKEN_VARIABLE = "HEATFHE_TOKEN"

@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 
 from heatfhe.circuit import Circuit
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
-from heatfhe.engine import BootstrapNoise
-from heatfhe.engine.clear import Noise
-from heatfhe.engine.noise import NoiseTable
+from heatfhe.engine import BootstrapNoise, Noise, NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
-from heatfhe.evaluation.drift import Drift, drift, sample_windows
+from heatfhe.evaluation import Drift, drift, sample_windows
 from heatfhe.files import atomic_write
-from heatfhe.planning import plan
-from heatfhe.planning.params import preset
+from heatfhe.planning import plan, preset
 
 HELP = "Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position."
 EXAMPLES = (

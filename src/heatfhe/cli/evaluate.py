@@ -21,15 +21,11 @@ from heatfhe.cli.bench_engine import (
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client import load_keyring
-from heatfhe.engine import ClearEngine, key_request
-from heatfhe.engine.noise import NoiseTable
+from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
-from heatfhe.evaluation.drift import sample_windows
-from heatfhe.evaluation.encrypted import Endpoint, Evaluation, FreeRun, evaluate, free_running
+from heatfhe.evaluation import Endpoint, Evaluation, FreeRun, evaluate, free_running, sample_windows
 from heatfhe.files import atomic_write, file_digest, write_json
-from heatfhe.planning import Plan, cost_table, plan
-from heatfhe.planning.params import preset
-from heatfhe.planning.plan import default_cost
+from heatfhe.planning import Plan, cost_table, default_cost, plan, preset
 
 HELP = "Decode under encryption and compare with the circuit's own clear logits: KL, top-1, collapse, time by operator."
 EXAMPLES = (

@@ -7,9 +7,9 @@ import argparse
 
 from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_engine_arguments, hardware_of, open_engine
 from heatfhe.cli.console import Console
-from heatfhe.engine.noise import MAGNITUDES, PERIODS, measure_noise, noise_request
+from heatfhe.engine import NOISE_MAGNITUDES, NOISE_PERIODS, measure_noise, noise_request
 from heatfhe.errors import ConfigError
-from heatfhe.planning.params import preset
+from heatfhe.planning import preset
 
 HELP = "Measure an engine's refresh error by magnitude, with throwaway keys; clear runs with it predict encrypted ones."
 EXAMPLES = (
@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_engine_arguments(parser)
     parser.add_argument(
-        "--magnitudes", default=",".join(f"{m:g}" for m in MAGNITUDES), help="sizes of refreshed values"
+        "--magnitudes", default=",".join(f"{m:g}" for m in NOISE_MAGNITUDES), help="sizes of refreshed values"
     )
-    shown = ",".join(map(str, PERIODS))
+    shown = ",".join(map(str, NOISE_PERIODS))
     parser.add_argument("--periods", default=shown, help=f"periods besides the full one (default {shown})")
     parser.add_argument("--repeats", type=int, default=2, help="refreshes per size and kind of input (default 2)")
 

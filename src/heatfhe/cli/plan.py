@@ -9,15 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.circuit import Circuit
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.errors import EngineError, MissingExtraError
-from heatfhe.planning import ALGORITHMS, PROGRAMS, Plan, cost_table, cost_tables, plan
-from heatfhe.planning.params import preset, presets
-from heatfhe.planning.plan import default_cost
-from heatfhe.planning.show import bars, levels
-from heatfhe.planning.tally import OperatorTally, key_bytes, path, tally, weight_bytes
+from heatfhe.planning import (
+    ALGORITHMS,
+    PROGRAMS,
+    OperatorTally,
+    Plan,
+    cost_table,
+    cost_tables,
+    default_cost,
+    key_bytes,
+    level_digits,
+    level_path,
+    plan,
+    preset,
+    presets,
+    tally,
+    tally_bars,
+    weight_bytes,
+)
 
 HELP = "Pack a circuit, place its bootstraps, and print or write the plan."
 EXAMPLES = (
@@ -62,9 +75,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.heading(f"\n{name}: {len(made.program(name).steps)} steps")
         console.table(_HEADERS, [_row(t) for t in [*rows.values(), _total(rows)]])
         console.print("seconds by operator, bootstraps hatched:")
-        for line in bars(rows, table.unit):
+        for line in tally_bars(rows, table.unit):
             console.print("  " + line)
-        console.print("levels along the longest path: " + levels(path(made.program(name))))
+        console.print("levels along the longest path: " + level_digits(level_path(made.program(name))))
     keys = f"{len(made.rotations)} rotations, {len(made.bootstrap_periods)} bootstrap periods"
     console.print(f"\nkeys: {keys}, about {key_bytes(made) / 2**20:.0f} MiB")
     console.print(f"encoded weights of one {names[0]} step: {weight_bytes(made, names[0]) / 2**20:.0f} MiB")
@@ -77,7 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _openfhe_answer(params: Params) -> str:
     """What OpenFHE says of its own set, where it is installed."""
-    from heatfhe.engine.openfhe_security import ring_dimension_asked
+    from heatfhe.engine import ring_dimension_asked
 
     try:
         asked = ring_dimension_asked(params)
@@ -134,5 +147,5 @@ def _json(made: Plan, found: dict[str, dict[str, OperatorTally]]) -> dict[str, A
         "key_bytes": key_bytes(made),
         "weight_bytes": {name: weight_bytes(made, name) for name in made.programs},
         "programs": {name: [t.as_json() for t in rows.values()] for name, rows in found.items()},
-        "levels": {name: path(made.program(name)) for name in made.programs},
+        "levels": {name: level_path(made.program(name)) for name in made.programs},
     }

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Listen on loopback until interrupted."""
     import uvicorn
 
-    from heatfhe.client.proxy import create_proxy
+    from heatfhe.client import create_proxy
 
     with connect(args, console) as client:
         _prepare(client, console)

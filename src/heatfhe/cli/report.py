@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Gather, render, write."""
-    from heatfhe.planning import cost_table
-    from heatfhe.planning.params import preset
+    from heatfhe.planning import cost_table, preset
     from heatfhe.report import draw_figures, gather, render
 
     if args.out.is_dir():

@@ -16,8 +16,7 @@ from typing import Any
 
 from heatfhe.cli.console import Console
 from heatfhe.errors import ConfigError
-from heatfhe.server import ClientBook, FolderLock, ModelSource, Settings, create_app
-from heatfhe.server.wall import close_wall
+from heatfhe.server import ClientBook, FolderLock, ModelSource, Settings, close_wall, create_app
 
 HELP = "Serve a Circuit to clients whose data it must not see."
 EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --folder served --add-client alice
@@ -143,8 +142,7 @@ def _source(args: argparse.Namespace, console: Console) -> ModelSource:
 
 def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
     """A plan with every program, kept in the folder so that a restart serves the same configuration."""
-    from heatfhe.planning import plan
-    from heatfhe.planning.params import preset
+    from heatfhe.planning import plan, preset
 
     context = args.context or circuit.shape.context
     path: Path = args.folder / "plans" / f"{circuit.digest[:16]}-{args.params}-{context}.json"
@@ -165,12 +163,10 @@ def _option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _serve(
-    args: argparse.Namespace, settings: Settings, book: ClientBook, lock: FolderLock, console: Console
-) -> int:
+def _serve(args: argparse.Namespace, settings: Settings, book: ClientBook, lock: FolderLock, console: Console) -> int:
     import uvicorn
 
-    from heatfhe.server.http import PER_ADDRESS, bounded_protocol
+    from heatfhe.server import PER_ADDRESS, bounded_protocol
 
     tls = bool(args.tls_cert and args.tls_key)
     _log_to_stderr()

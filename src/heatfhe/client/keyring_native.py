@@ -11,17 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.archive import SECRET, seal, unseal
+from heatfhe.ckks import MAX_LOG_SPARSE_MODULUS, Params, Ring, key_ids, native_params, native_set, sparse_modulus_bits
 from heatfhe.ckks.kernels import load_kernels
-from heatfhe.ckks.keys import sparse_modulus_bits
-from heatfhe.ckks.keyset import key_ids
-from heatfhe.ckks.params import MAX_LOG_SPARSE_MODULUS, Params
-from heatfhe.ckks.presets import native_params, native_set
-from heatfhe.ckks.ring import Ring
-from heatfhe.ckks.secret import KeepsSecret, KeyMaker, OsSource, SecretKey, make_secret
+from heatfhe.ckks.secret import SECRET, KeepsSecret, KeyMaker, OsSource, SecretKey, make_secret, seal, unseal
 from heatfhe.client.read import NO_RETRY
-from heatfhe.engine.native import NativeEngine
-from heatfhe.engine.protocol import KeyRequest, MemoryKeys, Slots
+from heatfhe.engine import KeyRequest, MemoryKeys, NativeEngine, Slots
 from heatfhe.errors import ConfigError, DecryptError, FileFormatError, WireError
 from heatfhe.files import atomic_write
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.engine.protocol import Engine, KeyRequest, Vector
 from heatfhe.errors import ConfigError
 from heatfhe.planning import CostTable

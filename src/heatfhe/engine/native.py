@@ -8,15 +8,20 @@ from fractions import Fraction
 
 import numpy as np
 
+from heatfhe.ckks import (
+    Ciphertext,
+    EncodedMap,
+    Evaluator,
+    KeyTable,
+    Params,
+    Ring,
+    apply_map,
+    encode_map,
+    key_ids,
+    native_set,
+)
 from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
-from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Words, load_kernels
-from heatfhe.ckks.keys import KeyTable
-from heatfhe.ckks.keyset import key_ids
-from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
-from heatfhe.ckks.params import Params
-from heatfhe.ckks.presets import native_set
-from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.engine.protocol import Engine, KeyRequest
 from heatfhe.errors import ConfigError
 from heatfhe.files import read_record, write_json

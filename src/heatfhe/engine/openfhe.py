@@ -20,13 +20,13 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.openfhe_context import BASE_CORRECTION, Ciphertext, Context, refusals, set_openmp_threads
 from heatfhe.engine.openfhe_keys import load_keys
-from heatfhe.engine.openfhe_params import bootstrap_correction
 from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
+from heatfhe.planning import bootstrap_correction
 
 R = TypeVar("R")
 S = TypeVar("S")

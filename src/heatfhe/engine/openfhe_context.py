@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.params import Params
-from heatfhe.engine.openfhe_params import bootstrap_budget
+from heatfhe.ckks import Params
 from heatfhe.engine.openfhe_wire import CIPHERTEXT, Header, Layout, seal, unseal
 from heatfhe.engine.protocol import KeyRequest, Slots
 from heatfhe.errors import ConfigError, EngineError, MissingExtraError, WireError
+from heatfhe.planning import bootstrap_budget
 
 Ciphertext = Any  # openfhe.Ciphertext: the binding has no type stubs
 

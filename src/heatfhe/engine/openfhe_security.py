@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.engine.openfhe_context import load_openfhe, refusals
 from heatfhe.errors import ConfigError
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 
 C = TypeVar("C")
 Slots = NDArray[Any]  # float64 or complex128, one entry per slot

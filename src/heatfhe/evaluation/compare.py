@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.engine import BootstrapNoise
 from heatfhe.evaluation.drift import drift
 from heatfhe.evaluation.noisy import under_noise

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Cache, Circuit, embed, forward
-from heatfhe.engine import BootstrapNoise, ClearEngine, Decode
-from heatfhe.engine.clear import Noise
+from heatfhe.engine import BootstrapNoise, ClearEngine, Decode, Noise
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation.fidelity import Fidelity, diverged, fidelity, log_softmax
 from heatfhe.planning import Plan

@@ -23,8 +23,7 @@ from heatfhe.engine import Decode, Engine
 from heatfhe.errors import ConfigError, DecryptError, FileFormatError
 from heatfhe.evaluation.fidelity import Fidelity, fidelity
 from heatfhe.files import atomic_write, json_digest
-from heatfhe.planning import CostTable, Plan
-from heatfhe.planning.tally import tally
+from heatfhe.planning import CostTable, Plan, tally
 from heatfhe.progress import SILENT, Reporter
 
 Tokens = NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.planning.placement.result import Placement, Refresh
 from heatfhe.planning.program import Port, Program, Step
 from heatfhe.planning.public import Public

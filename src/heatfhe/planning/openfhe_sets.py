@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 
-from heatfhe.ckks.params import MAX_LOG_QP_BY_WEIGHT, Params
+from heatfhe.ckks import MAX_LOG_QP_BY_WEIGHT, Params
 from heatfhe.errors import ConfigError
 
 # Any bound is brought to one and back at no cost of levels; the promise is relative to the bound. Beyond this, plans

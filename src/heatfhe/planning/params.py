@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from heatfhe.ckks.params import MAX_LOG_SPARSE_MODULUS, SECURITY_SOURCE, Params
-from heatfhe.ckks.presets import draft_native, native_presets
+from heatfhe.ckks import MAX_LOG_SPARSE_MODULUS, SECURITY_SOURCE, Params, draft_native, native_presets
 from heatfhe.errors import ConfigError
 from heatfhe.planning.openfhe_sets import PRESETS as OPENFHE_PRESETS
 

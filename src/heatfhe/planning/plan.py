@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.circuit import Circuit, Shape
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.files import json_digest, read_record, write_json
 from heatfhe.planning import legal

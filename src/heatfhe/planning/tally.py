@@ -8,8 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from heatfhe.ckks.keyset import key_ids
-from heatfhe.ckks.presets import native_set
+from heatfhe.ckks import key_ids, native_set
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.pack import Product
 from heatfhe.planning.plan import Plan

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.approx import ArgmaxSchedule, cutmax, fit_schedule, gumbel_noise, shorten
-from heatfhe.approx.argmax_schedule import POWERS
+from heatfhe.approx import ARGMAX_POWERS, ArgmaxSchedule, cutmax, fit_schedule, gumbel_noise, shorten
 from heatfhe.errors import ConfigError, SiteError
 from heatfhe.records import ArgmaxCalibration
 
 # Orders of one sharpening, tried in turn. Where a row's most negative entries lie far out, a first 9 puts them away.
-ORDERS = (POWERS, (9, 3, 3, 3, 7))
+ORDERS = (ARGMAX_POWERS, (9, 3, 3, 3, 7))
 MAX_TEMPERATURE = 1.0  # sampling up to this temperature is calibrated for, unless told otherwise
 
 Rows = NDArray[np.floating]

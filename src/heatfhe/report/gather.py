@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.circuit import Circuit
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.files import read_json
-from heatfhe.planning import CostTable, Plan, cost_table, plan
-from heatfhe.planning.plan import default_cost
-from heatfhe.planning.tally import OperatorTally, path, tally
+from heatfhe.planning import CostTable, OperatorTally, Plan, cost_table, default_cost, level_path, plan, tally
 from heatfhe.records import FAMILIES
 
 DEMO_KIND, DEMO_VERSION = "heatfhe-demo", 1
@@ -206,7 +204,7 @@ def plan_facts(made: Plan, prices: CostTable) -> PlanFacts:
         params=made.params,
         prices=prices,
         operators=tuple(tally(made, program, prices).values()),
-        levels=tuple(path(made.program(program))),
+        levels=tuple(level_path(made.program(program))),
         rotations=len(made.rotations),
         digest=made.digest,
     )

@@ -12,8 +12,7 @@ from heatfhe.approx import gumbel_bound
 from heatfhe.circuit import Circuit, Embed
 from heatfhe.engine import Decode, key_request, load_engine
 from heatfhe.errors import ConfigError, WireError
-from heatfhe.planning import Plan
-from heatfhe.planning.tally import key_bytes
+from heatfhe.planning import Plan, key_bytes
 from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings

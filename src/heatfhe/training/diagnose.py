@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heatfhe.sites import Prepared
-from heatfhe.sites.switch import Tap
+from heatfhe.sites import Prepared, Tap
 
 # Values that go into, and come out of, the solvers: where a bootstrap's error would enter.
 NOISY = ("/z", "/root", "/scores", "/sum", "/sum2", "/inverse", "/in")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import json_digest
 from heatfhe.wire.frame import Header, Limits, Message

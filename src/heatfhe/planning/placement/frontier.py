@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import PlanError
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph

@@ -7,7 +7,7 @@ monotone in the number of levels.
 
 from __future__ import annotations
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import PlanError
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph, Node

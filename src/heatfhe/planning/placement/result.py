@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.graph import Graph
 

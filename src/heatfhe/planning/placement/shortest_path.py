@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.params import Params
+from heatfhe.ckks import Params
 from heatfhe.errors import PlanError
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph, Node
