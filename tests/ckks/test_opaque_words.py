@@ -20,9 +20,10 @@ from heatfhe.ckks.kernels import Kernels, ReferenceKernels, load_kernels
 from heatfhe.ckks.keys import GALOIS, KeyId, galois_element
 from heatfhe.ckks.linear import apply_map, encode_map
 from heatfhe.ckks.presets import native_params
-from heatfhe.engine.protocol import KeyRequest, LinearMap, MemoryKeys, Vector
+from heatfhe.engine import KeyRequest, MemoryKeys, Vector
 from tests.ckks.sealed import Sealed, SealedKernels
 from tests.ckks.seeded import HASH, Scheme, SeededSource, small_chain
+from tests.engine.maps import linear_map
 
 N = 64
 FIRST = BootstrapSpec(stc_levels=2, ratio_bits=14.0)
@@ -108,7 +109,7 @@ def test_engine_and_keyring_never_look_into_words(monkeypatch: pytest.MonkeyPatc
         a = engine.parse(ring.encrypt(x, level=3))
         v, m = (
             Vector("x", lambda: x),
-            LinearMap("m", {g: {b: Vector(f"{b}", lambda: x) for b in (0, 1)} for g in (0, 2)}),
+            linear_map("m", {g: dict.fromkeys((0, 1), x) for g in (0, 2)}),
         )
         values = [
             engine.add_plain(a, v), engine.add_plain(a, 0.5), engine.add_plain(a, 0.5j), engine.times(a, 3),

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
-from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, Vector
+from heatfhe.engine import Engine, KeyRequest, Keyring, Vector
 from heatfhe.errors import EngineError, MissingKeyError, OutOfLevelsError, WireError
+from tests.engine.maps import linear_map
 
 ROTATIONS = (1, 2, 5, -3)
 UNLISTED = 11
@@ -147,7 +148,7 @@ class EngineConformance:
 
     def test_no_level_no_product(self, pair: Pair) -> None:
         e, a = pair.engine, pair.put(pair.real(9), 0)
-        identity = LinearMap("empty/identity", {0: {0: vector("empty/one", np.ones(pair.slots))}})
+        identity = linear_map("empty/identity", {0: {0: np.ones(pair.slots)}})
         products: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
             (e.multiply, (a, a)),
             (e.multiply_sum, ([(a, a)],)),
@@ -210,12 +211,12 @@ class EngineConformance:
 
     def test_a_rotation_without_key_is_refused(self, pair: Pair) -> None:
         e, a = pair.engine, pair.put(pair.real(18), 2)
-        one = vector("nokey/one", np.ones(pair.slots))
+        one = np.ones(pair.slots)
         steps: list[tuple[Callable[..., Any], Any]] = [
             (e.rotate, UNLISTED),
             (e.rotate_many, [1, UNLISTED]),
-            (e.linear, LinearMap("nokey/baby", {0: {UNLISTED: one}})),
-            (e.linear, LinearMap("nokey/giant", {UNLISTED: {0: one}})),
+            (e.linear, linear_map("nokey/baby", {0: {UNLISTED: one}})),
+            (e.linear, linear_map("nokey/giant", {UNLISTED: {0: one}})),
         ]
         for step, operand in steps:
             with pytest.raises(MissingKeyError):
@@ -237,7 +238,7 @@ class EngineConformance:
         rng = np.random.default_rng(22)
         d = {(g, b): rng.uniform(-1, 1, pair.slots) for g in giants for b in babies}
         name = "linear/" + "_".join(map(str, giants))
-        m = LinearMap(name, {g: {b: vector(f"{name}/{g}/{b}", d[g, b]) for b in babies} for g in giants})
+        m = linear_map(name, {g: {b: d[g, b] for b in babies} for g in giants})
         wanted = sum(np.roll(sum(d[g, b] * np.roll(x, -b) for b in babies), -g) for g in giants)
         for level in (1, pair.top):
             got = pair.engine.linear(pair.put(x, level), m)
@@ -247,10 +248,10 @@ class EngineConformance:
     def test_steps_leave_their_operands_alone(self, pair: Pair) -> None:
         e, x, y = pair.engine, pair.real(23), pair.real(24)
         a, b = pair.put(x, 2), pair.put(y, 2)
-        one = vector("alone/one", np.ones(pair.slots))
+        one = np.ones(pair.slots)
         e.multiply_sum([(a, b), (a, b)])
         e.multiply_plain_sum([(a, 0.5), (b, 0.5)])
-        e.linear(a, LinearMap("alone/map", {0: {0: one, 1: one}, 1: {0: one}}))
+        e.linear(a, linear_map("alone/map", {0: {0: one, 1: one}, 1: {0: one}}))
         for step in (e.add, e.sub, e.multiply):
             step(a, b)
         e.add(e.times(a, 1), b)

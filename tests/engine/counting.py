@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from heatfhe.ckks.params import Params
-from heatfhe.engine.protocol import KeyRequest, LinearMap, Plain
+from heatfhe.engine import KeyRequest, LinearMap, Plain
 from heatfhe.errors import EngineError, MissingKeyError, OutOfLevelsError
 
 
@@ -93,7 +93,7 @@ class CountingEngine:
         self.counts["hoist"] += 1 if moved else 0
         self.counts["rotate_hoisted"] += moved
         self.counts["rotate"] += sum(1 for g in m.giants if g)
-        self.counts["multiply_plain"] += sum(len(row) for row in m.giants.values()) - 1
+        self.counts["multiply_plain"] += m.plaintexts - 1
         return self._spend("multiply_plain", a)
 
     def drop(self, a: Counted, level: int) -> Counted:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatfhe.client.keyring_clear import ClearKeyring
-from heatfhe.engine import BootstrapNoise, ClearEngine, KeyRequest, LinearMap, MemoryKeys, Vector, load_engine
+from heatfhe.engine import BootstrapNoise, ClearEngine, KeyRequest, MemoryKeys, Vector, load_engine
 from heatfhe.engine.clear import MAGIC, ClearValue
 from heatfhe.errors import (
     ConfigError,
@@ -22,6 +22,7 @@ from heatfhe.errors import (
     OutOfLevelsError,
     WireError,
 )
+from tests.engine.maps import linear_map
 from tests.planning.clear_run import clear_params
 
 PARAMS = clear_params(16, levels=5)
@@ -66,8 +67,7 @@ def test_instructions_mean_what_they_say(seed: int, by: int, batched: bool) -> N
 def test_a_linear_map_is_baby_and_giant_steps() -> None:
     e, x = engine(), row(1)
     parts = {(g, b): row(10 + 3 * g + b) for g in (0, 4) for b in (0, 1, 2)}
-    giants = {g: {b: Vector(f"{g},{b}", lambda g=g, b=b: parts[g, b]) for b in (0, 1, 2)} for g in (0, 4)}
-    m = LinearMap("m", giants)
+    m = linear_map("m", {g: {b: parts[g, b] for b in (0, 1, 2)} for g in (0, 4)})
     inner = {g: sum(parts[g, b] * np.roll(x, -b) for b in (0, 1, 2)) for g in (0, 4)}
     found = e.linear(e.value(x), m)
     assert np.allclose(found.slots, inner[0] + np.roll(inner[4], -4))
@@ -152,7 +152,7 @@ def test_only_requested_keys_may_be_used() -> None:
     with pytest.raises(MissingKeyError, match="conjugation"):
         e.conjugate(a)
     with pytest.raises(MissingKeyError, match="rotation by 3"):
-        e.linear(a, LinearMap("m", {0: {3: Vector("v", lambda: np.ones(N))}}))
+        e.linear(a, linear_map("m", {0: {3: np.ones(N)}}))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 5), st.booleans())

@@ -12,11 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
-from heatfhe.engine import BootstrapNoise, ClearEngine
+from heatfhe.engine import BootstrapNoise, ClearEngine, Plain, Vector
 from heatfhe.engine.clear import ClearValue, Noise
 from heatfhe.engine.measure import describe_machine, measure, measure_request
 from heatfhe.engine.noise import NoiseTable, PeriodNoise, bent, measure_noise, noise_request
-from heatfhe.engine.protocol import Plain, Vector
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.planning import CostTable, openfhe_params
 

@@ -21,11 +21,12 @@ pytest.importorskip("numba", reason="the native engine needs numba")
 from heatfhe.ckks.archive import SECRET, Archive, seal
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring, self_test
-from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, MemoryKeys, Vector
+from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Vector
 from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.native import NativeEngine
 from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError, OutOfLevelsError, WireError
 from tests.engine.conformance import EngineConformance
+from tests.engine.maps import linear_map
 
 
 class TestNative(EngineConformance):
@@ -188,11 +189,11 @@ def test_maps_that_are_not_kept_are_never_replayed() -> None:
     ring = NativeKeyring(r)
     blobs = MemoryKeys(dict(ring.evaluation_keys()))
     ones = np.ones(r.params.slots)
-    for budget, keep, named in ((1 << 30, True, True), (0, True, False), (1 << 30, False, False)):
+    m = linear_map("m", {0: {0: ones, 1: ones}})
+    for budget, named in ((1 << 30, True), (0, False)):
         engine = NativeEngine(r, blobs, cache_bytes=budget)
-        m = LinearMap("m", {0: {0: Vector("a", lambda: ones, keep=keep), 1: Vector("b", lambda: ones)}})
         for level in (2, 3):
-            assert engine._map(m, level).name == (("map", "m", level) if named else None)
+            assert engine._map(m, level).name == (("map", m.weight, level) if named else None)
 
 
 def test_the_reference_device_gives_the_same_bits() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from heatfhe.client.keyring_openfhe import PUBLIC_FILE, SECRET_FILE, OpenFHEKeyring, self_test
-from heatfhe.engine import Engine, KeyRequest, Keyring, LinearMap, MemoryKeys, Slots, Vector
+from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Slots, Vector
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
 from heatfhe.engine.openfhe_keys import ProcessKeys, load_keys
@@ -27,6 +27,7 @@ from heatfhe.errors import ConfigError, EngineError, FileFormatError, HeatError,
 from heatfhe.planning import openfhe_params
 from heatfhe.wire import looks_secret
 from tests.engine.conformance import EngineConformance, Pair, bits
+from tests.engine.maps import linear_map
 
 try:
     load_openfhe()
@@ -285,10 +286,7 @@ def test_threads_change_nothing_but_time(made: Made) -> None:
     x = made.pair.real(12)
     a = made.pair.put(x, 3)
     two = OpenFHEEngine(LEVELLED, MemoryKeys(made.keys), threads=2)
-    m = LinearMap(
-        "threads",
-        {g: {b: Vector(f"t/{g}/{b}", lambda g=g, b=b: np.cos(x * (g + b))) for b in (0, 1, 2)} for g in (0, 2, 3)},  # type: ignore[misc]
-    )
+    m = linear_map("threads", {g: {b: np.cos(x * (g + b)) for b in (0, 1, 2)} for g in (0, 2, 3)})
     one = made.pair.engine
     assert one.dump(one.linear(a, m)) == two.dump(two.linear(a, m))
     assert [one.dump(v) for v in one.rotate_many(a, [1, 2, 3])] == [two.dump(v) for v in two.rotate_many(a, [1, 2, 3])]

@@ -22,9 +22,10 @@ from heatfhe.ckks.polynomial import ChebyshevEvaluator
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.ckks.secret import KeyMaker, make_secret
+from heatfhe.engine import KeyRequest, LinearMap, MemoryKeys, Vector
 from heatfhe.engine.native import NativeEngine
-from heatfhe.engine.protocol import KeyRequest, LinearMap, MemoryKeys, Vector
 from tests.ckks.seeded import Scheme, SeededSource, digest, random_words
+from tests.engine.maps import linear_map
 from tests.golden.first_format import as_version_1
 
 PRESET = "insecure-native-11"
@@ -85,10 +86,10 @@ def vector(seed: int) -> Vector:
     return Vector(f"sparse {seed}", lambda: sparse_slots(seed))
 
 
-def linear_map() -> LinearMap:
+def golden_map() -> LinearMap:
     """Three giant steps of up to four baby steps each."""
     babies = {0: (0, 1, 2, 3), 8: (0, 2), 16: (1, 3, 5)}
-    return LinearMap("golden", {g: {b: vector(100 * g + b) for b in row} for g, row in babies.items()})
+    return linear_map("golden", {g: {b: sparse_slots(100 * g + b) for b in row} for g, row in babies.items()})
 
 
 def exact(numbers: Numbers) -> dict[str, str]:
@@ -118,8 +119,8 @@ def exact(numbers: Numbers) -> dict[str, str]:
         "rotate": e.rotate(a, 5),
         "rotate at the top": e.rotate(c, 1000),
         "conjugate": e.conjugate(a),
-        "linear": e.linear(a, linear_map()),
-        "linear at the top": e.linear(c, linear_map()),
+        "linear": e.linear(a, golden_map()),
+        "linear at the top": e.linear(c, golden_map()),
         "drop": e.drop(c, 2),
         "drop to the floor": e.drop(a, 0),
         **{f"rotate many, {k}": v for k, v in zip((1, 0, 3, 16), e.rotate_many(a, (1, 0, 3, 16)))},
@@ -139,8 +140,8 @@ def rounded(numbers: Numbers) -> dict[str, str]:
         x, y = (e.parse(numbers.encrypted(v, level, seed=37)) for level, v in enumerate(slots))
         values |= _refreshed(e, x, y, period)
     d = {k: rng.integers(-64, 65, SLOTS) / 64 for k in (0, 1, 8, 9)}
-    giants = {g: {b: Vector(f"dense {g + b}", lambda k=g + b: d[k]) for b in (0, 1)} for g in (0, 8)}
-    values["linear, dense"] = e.linear(numbers.residues(6, 5), LinearMap("dense", giants))
+    dense = linear_map("dense", {g: {b: d[g + b] for b in (0, 1)} for g in (0, 8)})
+    values["linear, dense"] = e.linear(numbers.residues(6, 5), dense)
     return {name: numbers.digest(value) for name, value in values.items()}
 
 

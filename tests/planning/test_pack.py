@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from heatfhe.circuit import Shape
 from heatfhe.errors import ConfigError, PlanError
-from heatfhe.planning import Packing, Product
+from heatfhe.planning import LinearMap, Packing
 from heatfhe.planning.pack import (
     PeriodicMlp,
-    encoded,
     from_heads,
     from_hidden,
     from_vocabulary,
@@ -24,6 +23,7 @@ from heatfhe.planning.pack import (
     to_hidden,
     to_vocabulary,
 )
+from heatfhe.planning.weights import Dense
 
 
 @st.composite
@@ -69,7 +69,7 @@ def test_layouts_have_their_periods_and_zero_padding(p: Packing) -> None:
     assert p.m <= p.dh
 
 
-def apply(p: Packing, product: Product, terms: list[Any], x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+def apply(p: Packing, product: LinearMap, terms: list[Any], x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
     """A product on plain slots, as an engine does it."""
     if product.half:
         x = x + 1j * np.roll(x, -product.half)
@@ -77,7 +77,7 @@ def apply(p: Packing, product: Product, terms: list[Any], x: np.ndarray, y: np.n
         x = x + 1j * y
     total = np.zeros(p.n, dtype=complex)
     for g in product.giants:
-        inner = sum(encoded(product, terms, g, b) * np.roll(x, -b) for b in product.babies)
+        inner = sum(product.diagonal(terms, g, b) * np.roll(x, -b) for b in product.babies)
         total += np.roll(inner, -g)
     return total
 
@@ -94,7 +94,7 @@ def test_every_product_is_its_matrix(p: Packing, halve: bool, seed: int) -> None
     x = rng.standard_normal(shape.width)
 
     def check(
-        product: Product, matrix: np.ndarray, source: Any, target: Any, stride: int, terms: int, copy: Any, given: Any
+        product: LinearMap, matrix: np.ndarray, source: Any, target: Any, stride: int, terms: int, copy: Any, given: Any
     ) -> None:
         z = apply(p, product, [(matrix, source, target)], p.place(given, source)[:n])
         z = tree(z + z.conj() if product.complex else z, stride, terms)
@@ -104,16 +104,17 @@ def test_every_product_is_its_matrix(p: Packing, halve: bool, seed: int) -> None
     everywhere = np.ones(n, dtype=bool)
     square = rng.standard_normal((shape.width, shape.width))
     in_first = np.arange(n) % p.stride // p.Hp == 0
-    check(to_heads("q", p, halve=halve), square, p.residual, p.heads, p.Hp, p.t, in_first, x)
-    check(from_heads("o", p, halve=halve), square, p.heads, p.residual, p.D, p.t, everywhere, x)
+    check(to_heads(Dense("q"), p, halve=halve), square, p.residual, p.heads, p.Hp, p.t, in_first, x)
+    check(from_heads(Dense("o"), p, halve=halve), square, p.heads, p.residual, p.D, p.t, everywhere, x)
     up = rng.standard_normal((shape.width, shape.hidden))
     h = rng.standard_normal(shape.hidden)
     in_first = np.arange(n) % p.stride // p.hF == 0
     total = np.zeros(shape.width)
     for part in range(p.hidden_parts):
         layout = p.hidden(part)
-        check(to_hidden("f", p, halve=halve), up, p.residual, layout, p.hF, n // p.F, in_first, x)
-        z = apply(p, (d := from_hidden("d", p, halve=halve)), [(up.T, layout, p.residual)], p.place(h, layout)[:n])
+        check(to_hidden(Dense("f"), p, halve=halve), up, p.residual, layout, p.hF, n // p.F, in_first, x)
+        d = from_hidden(Dense("d"), p, halve=halve)
+        z = apply(p, d, [(up.T, layout, p.residual)], p.place(h, layout)[:n])
         z = tree(z + z.conj() if d.complex else z, p.D, p.t)
         total = total + p.collect(z, p.residual, shape.width)
     assert np.allclose(total, h @ up.T, atol=1e-9)
@@ -133,13 +134,13 @@ def test_vocabulary_products_one_by_one_and_in_pairs(p: Packing, seed: int) -> N
     for k in range(0, len(layouts), 2):
         pair = layouts[k : k + 2]
         two = len(pair) == 2
-        out = to_vocabulary("l", p, halve=not two, pair=two)
+        out = to_vocabulary(Dense("l"), p, halve=not two, pair=two)
         z = apply(p, out, [(head, p.residual, layout) for layout in pair], slots)
         z = tree(z, p.V, max(1, p.D // p.V))
         assert np.allclose(z + z.conj() if out.complex else z, logits[k], atol=1e-9)
         if two:
             assert np.allclose(1j * (z.conj() - z), logits[k + 1], atol=1e-9)
-        back = from_vocabulary("e", p, halve=not two, join=two)
+        back = from_vocabulary(Dense("e"), p, halve=not two, join=two)
         z = apply(p, back, [(head.T, layout, p.residual) for layout in pair], rows[k], rows[k + 1] if two else None)
         z = tree(z + z.conj() if back.complex else z, p.D, max(1, p.V // p.D))
         found += p.collect(z, p.residual, p.shape.width)
@@ -158,12 +159,12 @@ def test_the_periodic_mlp_is_its_matrices(p: Packing, halve: bool, seed: int) ->
         whole = whole + 1j * np.roll(whole, -p.D // 2)
     region = np.arange(p.n) // p.F
     whole = sum((region == a) * np.roll(whole, -mlp.step * a) for a in range(mlp.regions))
-    product = mlp.up("u")
+    product = mlp.up(Dense("u"))
     offsets = (0, p.D // 2) if product.join else (0,)
     z = apply(p, product, [(up, mlp.skewed(k), mlp.hidden) for k in offsets], whole)
     z = tree(z + z.conj() if product.complex else z, p.F, mlp.regions)
     assert np.allclose(z, p.place(x @ up, mlp.hidden)[: p.n], atol=1e-9)
-    product, (terms, stride) = mlp.down("d"), mlp.spread
+    product, (terms, stride) = mlp.down(Dense("d")), mlp.spread
     z = apply(p, product, [(up.T, mlp.hidden, mlp.spread_out)], p.place(h, mlp.hidden)[: p.n])
     z = tree(z + z.conj() if product.complex else z, stride, terms)
     assert np.allclose(z[: p.shape.width], h @ up.T, atol=1e-9)
@@ -173,16 +174,16 @@ def test_gpt2_small_uses_the_published_plaintext_counts() -> None:
     shape = Shape(layers=12, width=768, heads=12, hidden=3072, vocabulary=50257, context=1024)
     p = Packing(shape, 32768, 128)
     assert (p.D, p.t, p.stride, p.m, p.F, p.hF, p.V, p.vocabulary_parts) == (1024, 32, 512, 4, 4096, 64, 32768, 2)
-    assert to_heads("q", p, halve=False).plaintexts == 32
-    assert to_heads("q", p, halve=True).plaintexts == 16
-    assert from_heads("o", p, halve=True).plaintexts == 16
-    assert to_hidden("f", p, halve=True).plaintexts == 64
-    assert from_hidden("d", p, halve=True).plaintexts == 64
-    head = to_vocabulary("l", p, halve=True, pair=True)
+    assert to_heads(Dense("q"), p, halve=False).plaintexts == 32
+    assert to_heads(Dense("q"), p, halve=True).plaintexts == 16
+    assert from_heads(Dense("o"), p, halve=True).plaintexts == 16
+    assert to_hidden(Dense("f"), p, halve=True).plaintexts == 64
+    assert from_hidden(Dense("d"), p, halve=True).plaintexts == 64
+    head = to_vocabulary(Dense("l"), p, halve=True, pair=True)
     assert (head.plaintexts, len(head.babies), len(head.giants)) == (1024, 32, 32)
     mlp = PeriodicMlp(packing=p, halve=True)
     assert (mlp.regions, mlp.step, mlp.spread) == (8, 64, (32, 832))
-    assert mlp.up("u").plaintexts == mlp.down("d").plaintexts == 64
+    assert mlp.up(Dense("u")).plaintexts == mlp.down(Dense("d")).plaintexts == 64
 
 
 @pytest.mark.parametrize(
@@ -197,9 +198,9 @@ def test_what_does_not_fit_is_refused_with_the_change_that_helps(slots: int, con
 
 def test_a_product_is_checked_when_made() -> None:
     with pytest.raises(ConfigError, match="do not combine"):
-        Product(key="x", babies=(0,), giants=(0,), half=2, pair=True)
+        LinearMap(weight=Dense("x"), babies=(0,), giants=(0,), half=2, pair=True)
     with pytest.raises(ConfigError, match="at least one rotation"):
-        Product(key="x", babies=(), giants=(0,))
-    p = Product(key="x", babies=(0, 1), giants=(0, 4), half=2)
-    assert Product.from_json(p.as_json()) == p
+        LinearMap(weight=Dense("x"), babies=(), giants=(0,))
+    p = LinearMap(weight=Dense("x"), babies=(0, 1), giants=(0, 4), half=2)
+    assert LinearMap.from_json(p.as_json()) == p
     assert p.rotations == (1, 4)

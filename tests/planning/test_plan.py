@@ -15,8 +15,10 @@ from heatfhe.engine import Decode, key_request
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
 from heatfhe.files import write_json
 from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, Step, cost_table, plan
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.show import bars
 from heatfhe.planning.tally import key_bytes, path, tally, weight_bytes
+from heatfhe.planning.weights import Dense
 from tests.engine.counting import CountingEngine
 from tests.planning.clear_run import clear_params
 from tests.planning.plan_text import show
@@ -79,6 +81,11 @@ def altered(made: Plan, step: dict[str, object], kind: str) -> dict[str, Any]:
         ("multiply_plain", {"plains": []}, "meets 0 plaintexts, expected 1"),
         ("multiply_plain", {"plains": ["x*y"]}, "not a plaintext's key"),
         ("multiply_plain", {"plains": ["1*y^z"]}, "not a plaintext's key"),
+        ("multiply_plain", {"plains": ["1.0*nobody"]}, "not a plaintext's key"),
+        ("multiply_plain", {"plains": ["1.0*map:h.0.attn.c_attn/q:9:0"]}, "which no linear map of the plan has"),
+        ("multiply_plain", {"plains": [1.0]}, "of the wrong kind"),
+        ("linear", {"product": 3}, "of the wrong kind"),
+        ("linear", {"product": "a/b"}, "not a linear map's key"),
         ("linear", {"product": "nobody"}, "which the plan does not list"),
         ("bootstrap", {"period": 3}, "refreshes period 3"),
         ("bootstrap", {"bound": 0.0}, "needs a power of two and a bound"),
@@ -97,15 +104,25 @@ def test_a_plan_whose_parts_do_not_fit_is_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    "key", ["1.0*nobody", "1.0*bias:nobody", "1.0*bias:a/b/c", "1.0*skew.x", "1.0*map:a:b", "1.0*map:a:0:0"]
+    "key", ["1.0*bias:nobody", "1.0*bias:a/q", "1.0*bias:nobody~", "1.0*map:a:0:0", "1.0*map:h.0.ln_1/q:0:0"]
 )
 def test_a_plaintext_nobody_knows_is_named(circuit: Circuit, made: Plan, key: str) -> None:
     """A plan can be legal and name what its circuit does not have."""
     with pytest.raises(ConfigError, match=r"plan again|no such linear map"):
-        made.source(circuit).plain(key, 0)
+        made.source(circuit).plain(Public.parse(key), 0).make()  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="is no linear map of this circuit"):
-        odd = {"nobody": replace(next(iter(made.products.values())), key="nobody")}
-        replace(made, products={**made.products, **odd}).source(circuit).diagonal("nobody", 0, 0)
+        nobody = Dense("nobody")
+        odd = {nobody: replace(next(iter(made.products.values())), weight=nobody)}
+        replace(made, products={**made.products, **odd}).source(circuit).linear_map(nobody).vector(0, 0).make()
+    with pytest.raises(ConfigError, match="ask a PlaintextSource"):
+        next(iter(made.products.values())).vector(0, 0)
+
+
+def test_a_name_that_reads_as_another_is_refused(made: Plan) -> None:
+    """A stage called x.3 would be read back as the fourth ciphertext of x."""
+    one = replace(next(iter(made.products.values())), weight=Dense("x.3"))
+    with pytest.raises(ConfigError, match=r"x\.3: a plan file would read this name as another"):
+        replace(made, products={**made.products, one.weight: one})
 
 
 def test_a_plan_serves_its_own_circuit_only(made: Plan) -> None:

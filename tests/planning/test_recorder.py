@@ -8,9 +8,10 @@ import pytest
 
 from heatfhe.approx import Depth, ReciprocalFit, evaluate, fit_inverse_sqrt, inverse_sqrt, reciprocal
 from heatfhe.errors import ConfigError, ObliviousError
-from heatfhe.planning.public import Public
+from heatfhe.planning.plaintexts import Append, Bias, Diagonal, Mask, Position, Public, Skew
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
+from heatfhe.planning.weights import Dense, Embedding, Projection, Unembedding, parse_weight
 
 FIT = fit_inverse_sqrt(0.1, 10.0)
 
@@ -64,7 +65,7 @@ def test_sampled_magnitudes_bound_what_a_solver_holds() -> None:
 
 def test_bounds_follow_the_row_length() -> None:
     r, x = recorder()
-    rows = Public.named("rows")
+    rows = Public(rows=1.0)
     y = r.domain(x, 1.0, 2.0, rows=1.0) * (1.0 / rows)
     z = x * rows
     r.output("y", y)
@@ -127,16 +128,78 @@ def test_tracers_refuse_to_be_looked_at() -> None:
 
 
 def test_publics_fold_and_read_back() -> None:
-    rows, mask = Public.named("rows"), Public.named("causal")
+    rows, mask = Public(rows=1.0), Public.of(Mask.CAUSAL)
     p = 3.0 * (1.0 / rows) * mask * 0.5
+    assert p.key == "1.5*causal*rows^-1"
     assert Public.parse(p.key) == p
-    assert (rows * (1.0 / rows)) == Public(1.0, ())
-    assert np.array_equal(p.value({"rows": 4.0, "causal": np.array([0.0, 1.0])}.__getitem__), np.array([0.0, 0.375]))
+    assert (rows * (1.0 / rows)) == Public(1.0)
+    assert np.array_equal(p.value(4.0, np.array([0.0, 1.0])), np.array([0.0, 0.375]))
     root = (rows * 4.0).power(-0.5)
     assert Public.parse(root.key) == root
-    assert root.value(lambda _: 9.0) == pytest.approx(1 / 6)
-    with pytest.raises(ConfigError, match="not a plaintext"):
-        Public.parse("mask*2")
+    assert root.value(9.0) == pytest.approx(1 / 6)
+    assert [q.moves for q in (p, root, Public(2.0), Public.of(Mask.IDLE))] == [True, True, False, False]
+    for impossible in (lambda: mask * mask, mask.inverse, lambda: mask.power(0.5)):
+        with pytest.raises(ConfigError, match="slot vector"):
+            impossible()
+
+
+WEIGHTS = {
+    "h.0.attn.c_attn/k": Projection("h.0.attn.c_attn", "k"),
+    "h.0.mlp.c_fc": Dense("h.0.mlp.c_fc"),
+    "h.0.mlp.c_fc.3": Dense("h.0.mlp.c_fc", 3),
+    "h.0.mlp.c_fc~": Dense("h.0.mlp.c_fc", periodic=True),
+    "head.0": Unembedding(False, 0),
+    "centred": Unembedding(True),
+    "embedding.12": Embedding(12),
+}
+PLAINTEXTS = {
+    "0.5": Public(0.5),
+    "-2.0*rows": Public(-2.0, 1.0),
+    "1.0*causal*rows^-0.03125": Public(1.0, -(2.0**-5), Mask.CAUSAL),
+    "1.0*rows^0.0009765625": Public(1.0, 2.0**-10),
+    "1.0*rows^2*words": Public(1.0, 2.0, Mask.WORDS),
+    "1.0*first.hidden": Public.of(Mask.FIRST_HIDDEN),
+    "1.0*append.v": Public.of(Append("v")),
+    "1.0*skew.3": Public.of(Skew(3)),
+    "1.0*position": Public.of(Position()),
+    "2.0*bias:h.0.attn.c_attn/k": Public(2.0, 0.0, Bias(Projection("h.0.attn.c_attn", "k"))),
+    "1.0*bias:head": Public.of(Bias(Unembedding(False))),
+    "1.0*map:h.0.attn.c_attn/q:-4:1": Public.of(Diagonal(Projection("h.0.attn.c_attn", "q"), -4, 1)),
+}
+
+
+@pytest.mark.parametrize("key", WEIGHTS)
+def test_weights_and_their_keys(key: str) -> None:
+    assert parse_weight(key) == WEIGHTS[key]
+    assert WEIGHTS[key].key == key
+    assert hash(parse_weight(key)) == hash(WEIGHTS[key])
+
+
+@pytest.mark.parametrize("key", PLAINTEXTS)
+def test_plaintexts_and_their_keys(key: str) -> None:
+    assert Public.parse(key) == PLAINTEXTS[key]
+    assert PLAINTEXTS[key].key == key
+    assert hash(Public.parse(key)) == hash(PLAINTEXTS[key])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "", "mask*2", "1", "nan", "1e999", "1.0*", "1.0*nobody", "1.0*causal*causal", "1.0*rows*rows", "1.0*rows^1",
+        "1.0*rows^65", "1.0*rows^nan", "1.0*rows^0", "1.0*causal^2", "1.0*first.", "1.0*append.q", "1.0*skew.x",
+        "1.0*skew.03", "1.0*map:a:b", "1.0*map:a:0:x", "1.0*bias:a/b/c", "1.0*bias:embedding.0", "1.0*what:a",
+        "1.0*skew." + "9" * 5000, "1.0*position^2", "1.0*words*rows",
+    ],
+)  # fmt: skip
+def test_what_no_plaintext_is_written_as_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="not a plaintext's key"):
+        Public.parse(key)
+
+
+@pytest.mark.parametrize("key", ["a/x", "a/q/k", "head.65536"])
+def test_what_no_weight_is_written_as_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"not a linear map's key|past the first"):
+        parse_weight(key)
 
 
 def test_operands_of_different_sizes_are_refused() -> None:

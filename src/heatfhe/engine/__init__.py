@@ -19,14 +19,13 @@ from heatfhe.engine.protocol import (
     Keyring,
     KeyringFactory,
     KeySource,
-    LinearMap,
     MemoryKeys,
     Plain,
     Slots,
-    Vector,
 )
 from heatfhe.engine.run import Runner, key_request, run
 from heatfhe.errors import ConfigError, MissingExtraError
+from heatfhe.planning import LinearMap, Vector
 
 if TYPE_CHECKING:
     from heatfhe.engine.native import NativeEngine

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
-from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
+from heatfhe.engine.protocol import KeyRequest, KeySource, Plain
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError, WireError
+from heatfhe.planning import LinearMap, Vector
 
 MAGIC = b"heatfhe-clear-value\n"
 _ARRAY = re.compile(
@@ -80,7 +81,7 @@ class ClearEngine:
         if noise is not None and rng is None:
             raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
         self._params, self.request, self.noise, self.rng, self.strict = params, request, noise, rng, strict
-        self._encoded: dict[str, NDArray[Any]] = {}
+        self._encoded: dict[Hashable, NDArray[Any]] = {}
         self._room = cache_bytes
 
     @property
@@ -196,8 +197,8 @@ class ClearEngine:
         level = self._spend(a.level, "linear")
         babies = {b: np.roll(a.slots, -b, axis=-1) for b in m.babies}
         terms = []
-        for giant, row in m.giants.items():
-            inner = _dot([(babies[b], self._plain(v)) for b, v in row.items()])
+        for giant in m.giants:
+            inner = _dot([(babies[b], self._plain(m.vector(giant, b))) for b in m.babies])
             terms.append(np.roll(inner, -giant, axis=-1))
         return ClearValue(np.asarray(sum(terms[1:], terms[0])), level)
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from heatfhe.ckks import Params
-from heatfhe.engine.protocol import Engine, KeyRequest, Vector
+from heatfhe.engine.protocol import Engine, KeyRequest
 from heatfhe.errors import ConfigError
-from heatfhe.planning import CostTable
+from heatfhe.planning import CostTable, Vector
 from heatfhe.progress import SILENT, Reporter
 
 ROTATIONS = (1, 2, 3, 4, 5, 6, 7, 8)

@@ -23,8 +23,9 @@ from heatfhe.ckks import (
 from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
 from heatfhe.ckks.kernels import Words, load_kernels
 from heatfhe.engine.encodings import Encodings
-from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
+from heatfhe.engine.protocol import KeyRequest, KeySource, Plain
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
+from heatfhe.planning import LinearMap, Vector
 
 DEFAULT_CACHE = 2 << 30
 PASSING = 256  # encodings of one position that are kept for the layers to share
@@ -69,7 +70,7 @@ class NativeEngine:
         self._e = Evaluator(self._ring, table, floor=native.floor)
         self._bootstrapper = Bootstrapper(self._e, native.bootstrap)
         self._encodings = Encodings(cache_bytes)
-        self._passing: dict[tuple[str, str, int], Words] = {}
+        self._passing: dict[tuple[str, Hashable, int], Words] = {}
         self._made = 0  # encodings that were not kept
         self._forms: dict[Hashable, list[tuple[int, float]]] = {}
         self._fluid: set[Hashable] = set()
@@ -153,7 +154,7 @@ class NativeEngine:
         return self._e.rescale(Ciphertext(level, now, total))
 
     def linear(self, a: Ciphertext, m: LinearMap) -> Ciphertext:
-        self._need_level(a, f"linear {m.key}")
+        self._need_level(a, f"linear {m.weight.key}")
         for rotation in m.rotations:
             self._need_rotation(rotation)
         return apply_map(self._e, a, self._map(m, a.level))
@@ -281,15 +282,12 @@ class NativeEngine:
     def _map(self, m: LinearMap, level: int) -> EncodedMap:
         def make(kept: bool) -> EncodedMap:
             self._made += not kept
-            giants = {g: {b: v.make for b, v in row.items()} for g, row in m.giants.items()}
-            name = ("map", m.key, level) if kept else None
+            giants = {g: {b: m.vector(g, b).make for b in m.babies} for g in m.giants}
+            name = ("map", m.weight, level) if kept else None
             return encode_map(self._ring, giants, level, self._e.plain_scale(level), name=name)
 
-        vectors = [v for row in m.giants.values() for v in row.values()]
-        if not all(v.keep for v in vectors):
-            return make(False)
-        size = 4 * len(vectors) * len(self._ring.extended(level)) * self.params.ring_dimension
-        encoded: EncodedMap = self._encodings.get((("map", m.key), level), size, make)
+        size = 4 * m.plaintexts * len(self._ring.extended(level)) * self.params.ring_dimension
+        encoded: EncodedMap = self._encodings.get((("map", m.weight), level), size, make)
         return encoded
 
 

@@ -24,9 +24,9 @@ from heatfhe.ckks import Params
 from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.openfhe_context import BASE_CORRECTION, Ciphertext, Context, refusals, set_openmp_threads
 from heatfhe.engine.openfhe_keys import load_keys
-from heatfhe.engine.protocol import KeyRequest, KeySource, LinearMap, Plain, Vector
+from heatfhe.engine.protocol import KeyRequest, KeySource, Plain
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
-from heatfhe.planning import bootstrap_correction
+from heatfhe.planning import LinearMap, Vector, bootstrap_correction
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -197,14 +197,12 @@ class OpenFHEEngine:
 
     def linear(self, a: Ciphertext, m: LinearMap) -> Ciphertext:
         """A plaintext linear map, one level: hoisted baby steps, giant steps summed before their one modulus switch."""
-        level = self._spendable(f"linear {m.key}", a)
-        if not m.giants:
-            raise EngineError(f"linear {m.key}: an empty map; leave the step out of the plan")
+        level = self._spendable(f"linear {m.weight.key}", a)
         babies = dict(zip(m.babies, self.rotate_many(a, m.babies), strict=True))
 
         rows: dict[int, list[tuple[int, Vector]]] = {}
-        for by, row in m.giants.items():
-            rows.setdefault(self._context.rotation(by), []).extend(row.items())
+        for by in m.giants:
+            rows.setdefault(self._context.rotation(by), []).extend((b, m.vector(by, b)) for b in m.babies)
         for shift in rows.keys() - {0}:
             self._need_rotation(shift)
 
@@ -216,7 +214,7 @@ class OpenFHEEngine:
             digits = self._cc.EvalFastRotationPrecompute(inner)
             return self._cc.EvalFastRotationExt(inner, shift, digits, True)
 
-        with refusals(f"apply the linear map {m.key}"):
+        with refusals(f"apply the linear map {m.weight.key}"):
             turned = dict(zip(rows, self._each(giant, list(rows.items())), strict=True))
             parts = [turned.pop(0)] if 0 in turned else []
             if turned:

@@ -17,45 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
+from heatfhe.planning import LinearMap, Vector
 
 C = TypeVar("C")
 Slots = NDArray[Any]  # float64 or complex128, one entry per slot
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Vector:
-    """A plaintext slot vector, made when it is needed. Equal keys mean equal values: engines cache encodings by key.
-
-    ``keep`` is False for vectors that depend on the position and are not worth caching.
-    """
-
-    key: str
-    make: Callable[[], Slots]
-    keep: bool = True
-
-
 Plain = Union[Vector, float, complex]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LinearMap:
-    """A plaintext linear map in baby-step giant-step form, one level deep.
-
-    ``y = sum over G of rot_G( sum over b of giants[G][b] * rot_b(x) )``; the vectors are already rolled back by G.
-    """
-
-    key: str
-    giants: Mapping[int, Mapping[int, Vector]]
-
-    @property
-    def babies(self) -> tuple[int, ...]:
-        """Every baby rotation used, sorted; 0 needs no key."""
-        return tuple(sorted({b for row in self.giants.values() for b in row}))
-
-    @property
-    def rotations(self) -> tuple[int, ...]:
-        """Every rotation key the map needs."""
-        return tuple(sorted({*self.babies, *self.giants} - {0}))
 
 
 class Engine(Protocol[C]):

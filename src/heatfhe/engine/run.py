@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from heatfhe.engine.protocol import Engine, KeyRequest, LinearMap, Plain, Vector
+from heatfhe.engine.protocol import Engine, KeyRequest
 from heatfhe.engine.segments import Segment, segments
 from heatfhe.errors import ConfigError, EngineError
 from heatfhe.planning import PlaintextSource, Plan, Program, Step
@@ -50,7 +50,7 @@ def run(
 
 @dataclass
 class Runner:
-    """A plan on an engine, with its linear maps prepared once.
+    """A plan on an engine.
 
     Where the engine records, what is the same at every position is played back as a whole (``recorded``): seconds by
     operator are then told for a whole stretch at once, so who asks for those switches it off.
@@ -62,7 +62,6 @@ class Runner:
     reporter: Reporter = SILENT
     trace: Trace | None = None
     recorded: bool = True
-    maps: dict[str, LinearMap] = field(default_factory=dict)
     parts: dict[str, tuple[Segment, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,13 +102,8 @@ class Runner:
         if not (self.recorded and self.engine.records):
             return (Segment(0, len(program.steps), False, (), ()),)
         if program.name not in self.parts:
-            self.parts[program.name] = segments(program, self._moves)
+            self.parts[program.name] = segments(program, lambda step: step.moves)
         return self.parts[program.name]
-
-    def _moves(self, step: Step) -> bool:
-        """Whether a step depends on the position."""
-        named = (p for p in step.plains if "*" in p)
-        return bool(step.modulus or step.rows) or any(self.source.moves(p) for p in named)
 
     def _play(
         self, program: Program, part: Segment, values: dict[int, Any], last: Mapping[int, int], position: int
@@ -180,9 +174,10 @@ class Runner:
         if kind in ("negate", "conjugate", "times_i"):
             return [getattr(e, kind)(args[0])]
         if kind in ("add_plain", "multiply_plain"):
-            return [getattr(e, kind)(args[0], self.plain(step.plains[0], position, step.part))]
+            return [getattr(e, kind)(args[0], self.source.plain(step.plains[0], position, step.part))]
         if kind == "multiply_plain_sum":
-            return [e.multiply_plain_sum([(a, self.plain(p, position, step.part)) for a, p in zip(args, step.plains)])]
+            plains = [self.source.plain(p, position, step.part) for p in step.plains]
+            return [e.multiply_plain_sum(list(zip(args, plains)))]
         if kind == "multiply_sum":
             return [e.multiply_sum(list(zip(args[0::2], args[1::2])))]
         if kind == "times":
@@ -193,8 +188,8 @@ class Runner:
             return list(e.rotate_many(args[0], by))
         if kind == "drop":
             return [e.drop(args[0], step.level)]
-        if kind == "linear":
-            return [e.linear(args[0], self.linear_map(step.product))]
+        if step.product is not None:
+            return [e.linear(args[0], self.source.linear_map(step.product))]
         if kind == "bootstrap":
             return [e.bootstrap(args[0], period=step.period, bound=self.bound(step, position))]
         if kind == "bootstrap_pair":
@@ -204,27 +199,3 @@ class Runner:
     def bound(self, step: Step, position: int) -> float:
         """The magnitude a bootstrap must allow at this position."""
         return step.bound * float(((position + 1) / self.plan.context) ** step.rows)
-
-    def plain(self, key: str, position: int, part: int) -> Plain:
-        """A plaintext by its key, as a number where it is one, else made when the engine asks."""
-        names = key.split("*", 1)
-        if len(names) == 1:
-            return float(names[0])
-        moves = self.source.moves(key)
-        if all(name.partition("^")[0] == "rows" for name in names[1].split("*")):
-            return float(self.source.plain(key, position, part))
-        full = f"{key}#{part}" + (f"@{position}" if moves else "")
-        return Vector(full, lambda: self.source.plain(key, position, part), keep=not moves)  # type: ignore[arg-type,return-value]
-
-    def linear_map(self, key: str) -> LinearMap:
-        """A linear map with its plaintexts, made when the engine asks."""
-        if key not in self.maps:
-            p = self.plan.products[key]
-            self.maps[key] = LinearMap(
-                key,
-                {g: {b: Vector(f"map:{key}:{g}:{b}", self._diagonal(key, g, b)) for b in p.babies} for g in p.giants},
-            )
-        return self.maps[key]
-
-    def _diagonal(self, key: str, giant: int, baby: int) -> Callable[[], Any]:
-        return lambda: self.source.diagonal(key, giant, baby)

@@ -4,7 +4,7 @@
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction, openfhe_params
-from heatfhe.planning.pack import Packing, Product
+from heatfhe.planning.pack import LinearMap, Packing, Vector
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.placement import ALGORITHMS, Placement, Rules, check, place
 from heatfhe.planning.plan import Plan, default_cost, plan
@@ -21,6 +21,7 @@ __all__ = [
     "PROGRAMS",
     "CostTable",
     "Graph",
+    "LinearMap",
     "Node",
     "OperatorTally",
     "Packing",
@@ -28,10 +29,10 @@ __all__ = [
     "PlaintextSource",
     "Plan",
     "Port",
-    "Product",
     "Program",
     "Rules",
     "Step",
+    "Vector",
     "bootstrap_budget",
     "bootstrap_correction",
     "check",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from heatfhe.ckks import Params
 from heatfhe.planning.placement.result import Placement, Refresh
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.program import Port, Program, Step
-from heatfhe.planning.public import Public
 from heatfhe.planning.recorder import Op
 from heatfhe.planning.recording import Recording
 
@@ -119,12 +119,12 @@ class Assembler:
                     level=level,
                     operator=op.operator,
                     name=op.name,
-                    plains=tuple(p.key for p in op.plains),
+                    plains=op.plains,
                     part=part,
                     by=op.by,
                     modulus=op.modulus,
                     number=op.number,
-                    product=op.product if parts == 1 else f"{op.product}.{part}" if op.product else "",
+                    product=op.maps[part].weight if op.maps else None,
                 )
             )
         return results
@@ -206,7 +206,7 @@ class Assembler:
                     operator=op.operator,
                     name=op.name,
                     number=round(factor) if whole else 0,
-                    plains=() if whole else (Public(factor).key,),
+                    plains=() if whole else (Public(factor),),
                 )
             )
         return out

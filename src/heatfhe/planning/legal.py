@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from heatfhe.errors import ConfigError
-from heatfhe.planning.pack import Packing, Product
+from heatfhe.planning.pack import LinearMap, Packing
+from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.program import Port, Program, Step
-from heatfhe.planning.public import Public
+from heatfhe.planning.weights import MOST_PARTS, Weight, parse_weight
 
 if TYPE_CHECKING:
     from heatfhe.planning.plan import Plan
 
-MOST_PARTS, LARGEST = 1 << 16, 1 << 40  # ciphertexts of one value; an integer multiple
+LARGEST = 1 << 40  # an integer multiple
 _ARGS = {"add": 2, "sub": 2, "multiply": 2, "bootstrap_pair": 2, "multiply_sum": 0, "multiply_plain_sum": 0}  # 0: any
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -39,9 +40,12 @@ def check(plan: Plan) -> None:
                 )
 
 
-def _check_product(key: str, p: Product, packing: Packing) -> None:
-    if key != p.key or len(p.babies) * len(p.giants) > packing.slots * packing.slots:
-        raise ConfigError(f"{key}: a linear map has one name and at most as many rotations as slots")
+def _check_product(weight: Weight, p: LinearMap, packing: Packing) -> None:
+    key = p.weight.key
+    if parse_weight(key) != weight:
+        raise ConfigError(f"{weight.key}: a plan file would read this name as another linear map's")
+    if len(p.babies) * len(p.giants) > packing.slots * packing.slots:
+        raise ConfigError(f"{key}: a linear map has at most as many rotations as slots")
     for rotations in (p.babies, p.giants):
         if len(set(rotations)) != len(rotations):
             raise ConfigError(f"{key}: a rotation stands twice in a linear map")
@@ -95,8 +99,9 @@ def _check_step(step: Step, levels: Mapping[int, int], plan: Plan) -> None:
     plains = {"add_plain": 1, "multiply_plain": 1, "multiply_plain_sum": len(step.args)}.get(kind, 0)
     if len(step.plains) != plains:
         raise ConfigError(f"meets {len(step.plains)} plaintexts, expected {plains}")
-    for key in step.plains:
-        Public.parse(key)
+    for p in step.plains:
+        if isinstance(p.vector, Diagonal) and not _listed(p.vector, plan.products):
+            raise ConfigError(f"meets {p.key[:64]!r}, which no linear map of the plan has")
     if not 0 <= step.part < MOST_PARTS or abs(step.number) > LARGEST:
         raise ConfigError(f"has part {step.part} and number {step.number}")
     if bool(step.by) != turned or (kind == "rotate" and len(step.by) != 1):
@@ -105,8 +110,9 @@ def _check_step(step: Step, levels: Mapping[int, int], plan: Plan) -> None:
         raise ConfigError(f"rotates past the {packing.slots} slots")
     if not 0 <= step.modulus <= packing.n or (step.modulus and kind != "rotate"):
         raise ConfigError(f"has modulus {step.modulus}; a rotation follows the position modulo at most {packing.n}")
-    if (kind == "linear") != bool(step.product) or (step.product and step.product not in plan.products):
-        raise ConfigError(f"names the linear map {step.product[:64]!r}, which the plan does not list")
+    if (kind == "linear") != (step.product is not None) or (step.product and step.product not in plan.products):
+        named = step.product.key[:64] if step.product else ""
+        raise ConfigError(f"names the linear map {named!r}, which the plan does not list")
     power = step.period >= 1 and not step.period & (step.period - 1)
     if refresh and not (power and step.period <= params.slots and step.bound > 0):
         raise ConfigError(f"refreshes period {step.period} within {step.bound:g}; needs a power of two and a bound")
@@ -114,3 +120,8 @@ def _check_step(step: Step, levels: Mapping[int, int], plan: Plan) -> None:
         raise ConfigError("has a period or a bound, which are a bootstrap's")
     if not (math.isfinite(step.bound) and abs(step.rows) <= 64):
         raise ConfigError(f"has a bound of {step.bound:g} that goes with the power {step.rows:g} of the row length")
+
+
+def _listed(d: Diagonal, products: Mapping[Weight, LinearMap]) -> bool:
+    m = products.get(d.weight)
+    return m is not None and d.giant in m.giants and d.baby in m.babies

@@ -16,11 +16,12 @@ from heatfhe.files import json_digest, read_record, write_json
 from heatfhe.planning import legal
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
-from heatfhe.planning.pack import Packing, PeriodicMlp, Product
+from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
 from heatfhe.planning.placement import Rules, place
 from heatfhe.planning.program import Program
 from heatfhe.planning.programs import PROGRAMS, record
 from heatfhe.planning.source import PlaintextSource
+from heatfhe.planning.weights import Weight
 
 KIND, VERSION = "heatfhe-plan", 1
 
@@ -39,7 +40,7 @@ class Plan:
     shape: Shape
     context: int
     programs: Mapping[str, Program]
-    products: Mapping[str, Product]
+    products: Mapping[Weight, LinearMap]
     placement: str
     cost: str
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Plan:
         found: set[int] = set()
         for program in self.programs.values():
             for step in program.steps:
-                if step.kind == "linear":
+                if step.product is not None:
                     found.update(self.products[step.product].rotations)
                 elif step.modulus:
                     found.update(step.by[0] * k % self.packing.n for k in range(step.modulus))
@@ -119,13 +120,13 @@ class Plan:
     def from_json(cls, body: Mapping[str, Any]) -> Plan:
         """Inverse of as_json; every part checks itself again."""
         programs = [Program.from_json(p) for p in body["programs"]]
-        products = [Product.from_json(p) for p in body["products"]]
+        products = [LinearMap.from_json(p) for p in body["products"]]
         return cls(
             **{k: body[k] for k in ("circuit", "name", "context", "placement", "cost", "notes")},
             params=Params.from_json(body["params"]),
             shape=Shape(**body["shape"]),
             programs={p.name: p for p in programs},
-            products={p.key: p for p in products},
+            products={p.weight: p for p in products},
         )
 
     def save(self, path: Path) -> None:
@@ -171,7 +172,7 @@ def plan(
         ]
         return min(both, key=lambda p: p.program(programs[0]).predicted_seconds)
     made: dict[str, Program] = {}
-    products: dict[str, Product] = {}
+    products: dict[Weight, LinearMap] = {}
     cache: dict[str, int] = {}
     for name in programs:
         recording = record(circuit, packing, name, window=params.window, halve=halve, contract=contract, mlp=mlp)
@@ -187,7 +188,8 @@ def plan(
         products.update(recording.products)
     return Plan(
         circuit=circuit.digest, name=circuit.name, params=params, shape=circuit.shape, context=packing.context,
-        programs=made, products={k: products[k] for k in sorted(products)}, placement=placement, cost=table.name,
+        programs=made, products=dict(sorted(products.items(), key=lambda item: item[0].key)), placement=placement,
+        cost=table.name,
         notes={"mlp": mlp},
     )  # fmt: skip
 

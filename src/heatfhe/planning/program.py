@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from heatfhe.errors import ConfigError
+from heatfhe.planning.plaintexts import Public
+from heatfhe.planning.weights import Weight, parse_weight
 
 KINDS = (
     "add", "sub", "negate", "add_plain", "times", "multiply", "multiply_sum", "multiply_plain", "multiply_plain_sum",
@@ -20,7 +22,7 @@ KINDS = (
 class Step:
     """One instruction. ``results`` and ``args`` are value numbers, ``level`` is that of the results.
 
-    ``plains`` are keys of a PlaintextSource, with ``part`` saying which ciphertext of a split value they meet. ``by``
+    ``plains`` are what it meets, with ``part`` saying which ciphertext of a split value that is. ``by``
     are rotations; with a ``modulus`` the rotation is by * (position mod modulus). A bootstrap's magnitude is at most
     bound * ((position + 1) / context)^rows.
     """
@@ -31,12 +33,12 @@ class Step:
     level: int
     operator: str = ""
     name: str = ""
-    plains: tuple[str, ...] = ()
+    plains: tuple[Public, ...] = ()
     part: int = 0
     by: tuple[int, ...] = ()
     modulus: int = 0
     number: int = 0
-    product: str = ""
+    product: Weight | None = None
     period: int = 0
     bound: float = 0.0
     rows: float = 0.0
@@ -47,6 +49,11 @@ class Step:
         if self.level < 0:
             raise ConfigError(f"{self.name}: {self.kind} ends at level {self.level}, below zero")
 
+    @property
+    def moves(self) -> bool:
+        """Whether it depends on the position."""
+        return bool(self.modulus or self.rows) or any(p.moves for p in self.plains)
+
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form without defaults."""
         out = {}
@@ -54,12 +61,18 @@ class Step:
             value = getattr(self, f.name)
             if value != f.default:
                 out[f.name] = list(value) if isinstance(value, tuple) else value
-        return out
+        if self.plains:
+            out["plains"] = [p.key for p in self.plains]
+        return out if self.product is None else {**out, "product": self.product.key}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Step:
         """Inverse of as_json."""
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
+        if "plains" in values:
+            values["plains"] = tuple(Public.parse(key) for key in values["plains"])
+        if "product" in values:
+            values["product"] = parse_weight(values["product"])
         return cls(**values)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError, ObliviousError
-from heatfhe.planning.pack.product import Product
-from heatfhe.planning.public import Public, public
+from heatfhe.planning.pack import LinearMap
+from heatfhe.planning.plaintexts import Public, public
+from heatfhe.planning.source import PlaintextSource
+from heatfhe.planning.weights import Weight
 
 GRID = 257  # samples of a solver's domain on which the magnitudes of everything it computes are found
 FREE = frozenset({"add_plain", "negate", "times", "rotate", "rotate_many", "conjugate", "times_i", "select"})
@@ -31,7 +33,7 @@ class Op:
     by: tuple[int, ...] = ()
     modulus: int = 0
     number: int = 0
-    product: str = ""
+    maps: tuple[LinearMap, ...] = ()
     group: int = -1
     name: str = ""
     operator: str = ""
@@ -138,19 +140,17 @@ class Traced:
 class Recorder:
     """Collects the operations of one step.
 
-    ``periods`` gives the period of every named plaintext factor, ``rows`` the context (the longest row), ``split``
-    the named factors that differ from part to part. ``contract`` False leaves polynomials uncontracted, so that a
-    bootstrap may fall inside one.
+    ``rows`` is the context (the longest row), ``source`` knows the layout of plaintext vectors. ``contract`` False
+    leaves polynomials uncontracted, so that a bootstrap may fall inside one.
     """
 
     slots: int
     rows: int
-    periods: Mapping[str, int] = field(default_factory=dict)
-    split: Mapping[str, int] = field(default_factory=dict)
+    source: PlaintextSource | None = None
     contract: bool = True
     ops: list[Op] = field(default_factory=list)
     facts: list[Facts] = field(default_factory=list)
-    products: dict[str, Product] = field(default_factory=dict)
+    products: dict[Weight, LinearMap] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     _group: int = -1
     _groups: int = 0
@@ -242,7 +242,7 @@ class Recorder:
         plains: tuple[Public, ...] = (),
         by: tuple[int, ...] = (),
         complex: bool | None = None,
-        product: str = "",
+        maps: tuple[LinearMap, ...] = (),
         modulus: int = 0,
         number: int = 0,
     ) -> Traced:
@@ -256,7 +256,7 @@ class Recorder:
         ids = tuple(a.id for a in args)
         self.ops.append(
             Op(kind=kind, args=ids, results=(id,), plains=plains, by=by, modulus=modulus, number=number,
-               product=product, group=self._group, name=name, operator=operator)
+               maps=maps, group=self._group, name=name, operator=operator)
         )  # fmt: skip
         return Traced(self, id)
 
@@ -285,13 +285,11 @@ class Recorder:
             return pairs[0][0] * pairs[0][1]
         return self.emit("multiply_sum", [v for pair in pairs for v in pair])
 
-    def linear(self, value: Traced, *products: Product, period: int) -> Traced:
-        """A plaintext linear map; several products (keys ending in .0, .1, ...) make a value of as many ciphertexts."""
-        self.products.update({p.key: p for p in products})
-        first, parts = products[0], len(products)
-        key = first.key if parts == 1 else first.key.removesuffix(".0")
-        out = self.emit("linear", (value,), product=key, complex=first.complex)
-        out.facts.period, out.facts.parts = period, parts
+    def linear(self, value: Traced, *maps: LinearMap, period: int) -> Traced:
+        """A plaintext linear map; several make a value of as many ciphertexts."""
+        self.products.update({m.weight: m for m in maps})
+        out = self.emit("linear", (value,), maps=maps, complex=maps[0].complex)
+        out.facts.period, out.facts.parts = period, len(maps)
         return out
 
     def join(self, *values: Traced) -> Traced:
@@ -320,13 +318,15 @@ class Recorder:
         return value
 
     def _derive(self, kind: str, args: list[Facts], plains: tuple[Public, ...], number: int) -> Facts:
-        names = [n for p in plains for n, _ in p.factors]
-        period = max([f.period for f in args] + [self.periods.get(n, 1) for n in names])
-        sizes = {f.parts for f in args} | {self.split.get(n, 1) for n in names}
+        periods, sizes = [f.period for f in args], {f.parts for f in args}
+        for p in plains:
+            if p.vector is not None and self.source is not None:
+                periods.append(p.vector.period(self.source))
+                sizes.add(p.vector.parts(self.source))
         if len(sizes - {1}) > 1:
             raise ConfigError(f"{self._scope[-1][0]}: operands of {sorted(sizes)} ciphertexts do not meet")
         samples, grid = self._samples(kind, args, plains, number)
-        return Facts(period, max(sizes), samples, grid, complex=any(f.complex for f in args))
+        return Facts(max(periods), max(sizes), samples, grid, complex=any(f.complex for f in args))
 
     def _samples(
         self, kind: str, args: list[Facts], plains: tuple[Public, ...], number: int
@@ -334,7 +334,8 @@ class Recorder:
         grids = {f.grid for f in args}
         grid = grids.pop() if len(grids) == 1 else -1
         v = [f.samples if grid >= 0 else f.bounds() for f in args]
-        p = [np.asarray(q.value(self._size)).reshape(-1, 1) for q in plains]
+        ends = np.array([1.0, float(self.rows)])  # row lengths; a vector's entries count as one
+        p = [np.asarray(q.value(ends)).reshape(-1, 1) for q in plains]
         if grid < 0:
             p = [np.abs(q) for q in p]
         if kind in ("add", "add_plain"):
@@ -356,7 +357,3 @@ class Recorder:
         if kind == "join":
             return np.maximum.reduce([f.bounds() for f in args]), -1
         return v[0], -1 if kind == "linear" else grid
-
-    def _size(self, name: str) -> Any:
-        """The magnitude of a named factor at the first and the last position."""
-        return np.array([1.0, float(self.rows)]) if name == "rows" else 1.0

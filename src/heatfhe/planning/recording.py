@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from heatfhe.errors import ConfigError
 from heatfhe.planning.graph import Graph, Node
-from heatfhe.planning.pack.product import Product
+from heatfhe.planning.pack import LinearMap
 from heatfhe.planning.recorder import FREE, Facts, Op, Recorder
+from heatfhe.planning.weights import Weight
 
 SLACK = 1.02  # over sampled domains: the samples may miss the very top
 
@@ -39,7 +40,7 @@ class Recording:
 
     ops: tuple[Op, ...]
     facts: tuple[Facts, ...]
-    products: Mapping[str, Product]
+    products: Mapping[Weight, LinearMap]
     outputs: Mapping[str, int]
     groups: tuple[Group, ...]
     home: Mapping[int, int]
@@ -111,14 +112,14 @@ class Recording:
                 views.add(k)
                 waiting += self.ops[k].args
         for k in (*group.ops, *views):
-            total.update(work(self.ops[k], self.facts, self.products))
+            total.update(work(self.ops[k], self.facts))
         return dict(total)
 
     def _is_view(self, value: int) -> bool:
         return self.made_by[value] not in self.groups[self.home[value]].ops
 
 
-def work(op: Op, facts: list[Facts] | tuple[Facts, ...], products: Mapping[str, Product]) -> dict[str, int]:
+def work(op: Op, facts: list[Facts] | tuple[Facts, ...]) -> dict[str, int]:
     """Engine instructions of one operation, in the words of cost tables."""
     parts = max(facts[r].parts for r in op.results) if op.results else 1
     one: dict[str, int]
@@ -133,7 +134,7 @@ def work(op: Op, facts: list[Facts] | tuple[Facts, ...], products: Mapping[str, 
     elif op.kind in ("multiply_plain", "multiply_plain_sum"):
         one = {"multiply_plain": len(op.args), "add": len(op.args) - 1, "rescale": 1}
     elif op.kind == "linear":
-        p = products[op.product if parts == 1 else f"{op.product}.0"]
+        p = op.maps[0]
         moved, giants = len([b for b in p.babies if b]), len([g for g in p.giants if g])
         one = {"multiply_plain": p.plaintexts, "add": p.plaintexts - 1, "rescale": 1}
         one |= {"hoist": 1 if moved else 0, "rotate_hoisted": moved, "rotate": giants}

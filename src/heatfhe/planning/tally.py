@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from heatfhe.ckks import key_ids, native_set
 from heatfhe.planning.cost import CostTable
-from heatfhe.planning.pack import Product
+from heatfhe.planning.pack import LinearMap
+from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.plan import Plan
 from heatfhe.planning.program import Program, Step
+from heatfhe.planning.weights import Weight
 
 OPERATORS = ("embedding", "layernorm", "linear", "cache", "attention", "softmax", "gelu", "head", "argmax")
 SPENDING = ("multiply", "multiply_sum", "multiply_plain", "multiply_plain_sum", "linear")
@@ -57,7 +60,7 @@ class OperatorTally:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def step_work(step: Step, products: dict[str, Product]) -> Counter[str]:
+def step_work(step: Step, products: Mapping[Weight, LinearMap]) -> Counter[str]:
     """Engine instructions of one step, in the words of cost tables."""
     kind, one = step.kind, Counter[str]()
     if kind in ("add", "sub", "negate", "add_plain", "times", "times_i"):
@@ -69,7 +72,7 @@ def step_work(step: Step, products: dict[str, Product]) -> Counter[str]:
         one.update({"tensor": pairs, "add": pairs - 1, "relinearise": 1, "rescale": 1})
     elif kind in ("multiply_plain", "multiply_plain_sum"):
         one.update({"multiply_plain": len(step.args), "add": len(step.args) - 1, "rescale": 1})
-    elif kind == "linear":
+    elif step.product is not None:
         p = products[step.product]
         moved = sum(1 for b in p.babies if b)
         one.update({"multiply_plain": p.plaintexts, "add": p.plaintexts - 1, "rescale": 1, "hoist": int(moved > 0)})
@@ -83,7 +86,7 @@ def step_work(step: Step, products: dict[str, Product]) -> Counter[str]:
 
 def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]:
     """Counts and prices of a program by operator, in the order of a token; operators of one's own come after."""
-    chosen, products = plan.program(program), dict(plan.products)
+    chosen, products = plan.program(program), plan.products
     slots = plan.params.slots
     out = {}
     found = dict.fromkeys(s.operator for s in chosen.steps)
@@ -100,9 +103,8 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
                 spent = 1 if s.kind in SPENDING else 0
                 seconds += cost.price({k: v for k, v in one.items() if v}, s.level + spent)
         boots = [s for s in steps if s.kind.startswith("bootstrap")]
-        mapped = sum(products[s.product].plaintexts for s in steps if s.kind == "linear")
-        mapped += sum(len(s.plains) for s in steps if any("map:" in p for p in s.plains))
-        scalars = sum(1 for s in steps if s.kind in SPENDING for p in s.plains if _is_number(p))
+        mapped = sum(_diagonals(s, products) for s in steps)
+        scalars = sum(p.vector is None for s in steps if s.kind in SPENDING for p in s.plains)
         out[operator] = OperatorTally(
             operator=operator,
             full=sum(1 for s in boots if s.period >= plan.packing.n),
@@ -123,9 +125,11 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
     return out
 
 
-def _is_number(key: str) -> bool:
-    """Whether a plaintext is the same in every slot."""
-    return all(name.partition("^")[0] == "rows" for name in key.split("*")[1:])
+def _diagonals(step: Step, products: Mapping[Weight, LinearMap]) -> int:
+    """Plaintexts of linear maps that a step meets."""
+    if step.product is not None:
+        return products[step.product].plaintexts
+    return sum(isinstance(p.vector, Diagonal) for p in step.plains)
 
 
 def depth(program: Program, operator: str) -> int:
@@ -191,6 +195,5 @@ def weight_bytes(plan: Plan, program: str) -> int:
     """Bytes of all encoded plaintexts of linear maps, each at the level of its use."""
     params, total = plan.params, 0.0
     for s in plan.program(program).steps:
-        count = plan.products[s.product].plaintexts if s.kind == "linear" else sum("map:" in p for p in s.plains)
-        total += count * params.ring_dimension * (s.level + 2) * params.scale_bits / 8
+        total += _diagonals(s, plan.products) * params.ring_dimension * (s.level + 2) * params.scale_bits / 8
     return int(total)

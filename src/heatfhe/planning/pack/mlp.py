@@ -9,12 +9,13 @@ follow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heatfhe.planning.pack.layout import Index, Packing, periodic
-from heatfhe.planning.pack.product import Product, product
+from heatfhe.planning.pack.linear_map import LinearMap, linear_map
+from heatfhe.planning.weights import Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,9 @@ class PeriodicMlp:
         """Layout of the hidden vector."""
         return periodic(self.packing.n, self.packing.F, self.packing.shape.hidden)
 
-    def up(self, key: str) -> Product:
+    def up(self, weight: Weight) -> LinearMap:
         """Skewed P -> P(F); a tree of stride F over all regions follows, valid everywhere."""
-        return product(key, self.step, halve=False, join=self.halves_input)
+        return linear_map(weight, self.step, halve=False, join=self.halves_input)
 
     @property
     def spread(self) -> tuple[int, int]:
@@ -84,9 +85,8 @@ class PeriodicMlp:
         index = np.where(s < terms * stride, s % stride, -1)
         return np.where(index < p.shape.width, index, -1)
 
-    def down(self, key: str) -> Product:
+    def down(self, weight: Weight) -> LinearMap:
         """P(F) -> P; a tree of stride and terms of ``spread`` follows, valid on the first width slots."""
         terms, _ = self.spread
         half = self.packing.F // 2 if self.halve and self.packing.F > 1 else 0
-        made = product(key, (half or self.packing.F) // terms, halve=False)
-        return Product(key=key, babies=made.babies, giants=made.giants, half=half)
+        return replace(linear_map(weight, (half or self.packing.F) // terms, halve=False), half=half)

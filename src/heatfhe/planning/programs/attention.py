@@ -13,25 +13,27 @@ from collections.abc import Callable
 from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.circuit import Attention
-from heatfhe.planning.pack import Product, to_heads
+from heatfhe.planning.pack import LinearMap, to_heads
+from heatfhe.planning.plaintexts import Append, Bias, Mask, Public
 from heatfhe.planning.programs.builder import ROWS, Builder
-from heatfhe.planning.public import Public
 from heatfhe.planning.recorder import Traced
+from heatfhe.planning.weights import Projection
 
 
 def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
     """Queries, the cache with this token appended, scores, rows, and the values they weigh: zero in half of the copies,
     which the projection fills."""
     r, p, name = b.r, b.p, stage.name
-    first = Public.named("first")
+    first = Public.of(Mask.FIRST)
     with r.scope(f"{name}.c_attn", "linear"):
-        products = {k: to_heads(f"{name}.c_attn/{k}", p, halve=b.halve) for k in "qkv"}
+        weights = {k: Projection(f"{name}.c_attn", k) for k in ("q", "k", "v")}
+        products = {k: to_heads(w, p, halve=b.halve) for k, w in weights.items()}
         shared = products["q"]
         turned = r.rotate_many(b.halved(x, shared), shared.babies)
         babies = dict(zip(shared.babies, turned))
         with r.group():
             q = b.real_part(b.diagonals(babies, shared), shared)
-            q = r.sum_over(q, p.Hp, p.t) + Public.named(f"bias:{name}.c_attn/q")
+            q = r.sum_over(q, p.Hp, p.t) + Public.of(Bias(weights["q"]))
             q = b.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
         r.assume(q, b.bound(f"{name}/q") * 2 / score_scale(b, name))
         both, carried = _keys_and_values(b, babies, products["k"], products["v"])
@@ -40,13 +42,13 @@ def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
         caches = {k: r.input(f"{name}/{k}", period=p.n, bound=limits[k], parts=p.m, refreshable=False) for k in "kv"}
 
         def fresh(part: int) -> Traced:
-            return r.select(both, part) + Public.named(f"bias:{name}.c_attn/{'kv'[part]}") * carried
+            return r.select(both, part) + Public.of(Bias(weights["kv"[part]])) * carried
 
         with r.group():
             moved = r.join(*r.rotate_many(fresh(0), [p.stride * j for j in range(p.m)]))
-            keys = caches["k"] + moved * (Public.named("append.k") / carried)
+            keys = caches["k"] + moved * (Public.of(Append("k")) / carried)
         with r.group():
-            values = caches["v"] + fresh(1) * (Public.named("append.v") / carried)
+            values = caches["v"] + fresh(1) * (Public.of(Append("v")) / carried)
         for kind, cache in (("k", keys), ("v", values)):
             r.assume(cache, limits[kind]).facts.refreshable = False
             r.output(f"{name}/{kind}", cache)
@@ -56,7 +58,7 @@ def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
             scores = r.product_sum([(turned[j], r.select(keys, j)) for j in range(p.m)])
             scores = r.sum_over(scores, p.m * p.stride, p.dh // p.m, period=p.m * p.stride)
             shift = b.circuit.calibration.softmaxes[name].fit
-            t = scores + Public.named("causal") * (-2 * shift.midpoint / shift.width)
+            t = scores + Public.of(Mask.CAUSAL) * (-2 * shift.midpoint / shift.width)
         r.domain(t, -1.0, 1.0).facts.period = p.m * p.stride
     y, left = softmax(b, name, t)
     with r.scope(name, "attention"), r.group():
@@ -68,7 +70,7 @@ def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
     return r.assume(out, b.bound(stage.writes) * b.scales.attention[name])
 
 
-def _keys_and_values(b: Builder, babies: dict[int, Traced], k: Product, v: Product) -> tuple[Traced, float]:
+def _keys_and_values(b: Builder, babies: dict[int, Traced], k: LinearMap, v: LinearMap) -> tuple[Traced, float]:
     """Key and value of this token in the copy its position asks for, as two ciphertexts, and the factor on both.
 
     They share one tree and one rotation as the parts of a complex value: with products z and y of complex plaintexts,
@@ -118,7 +120,7 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
         with r.group():
             s = r.sum_over(v, p.Hp, p.capacity, period=p.Hp)
             if p.Hp > b.circuit.shape.heads:
-                s = s + Public.named("idle") * (aim * math.sqrt(fit.lo / fit.hi))
+                s = s + Public.of(Mask.IDLE) * (aim * math.sqrt(fit.lo / fit.hi))
         s.facts.period = p.Hp
         return r.domain(s, aim * fit.lo / fit.hi, aim)
 
@@ -131,7 +133,7 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
 
     with r.scope(name, "softmax"):
         squared = 1.0 / (1 << c.fit.exponential.squarings)
-        mask = Public.named("causal") * (ROWS * (c.fit.init.hi / aim)).power(-squared)
+        mask = Public.of(Mask.CAUSAL) * (ROWS * (c.fit.init.hi / aim)).power(-squared)
         y = approximate_softmax(
             t, c.fit, row_sum=row_sum, row_length=ROWS, mask=mask, init=solver(c.fit.init, c.init_count),
             refine=None if c.fit.refine is None else solver(c.fit.refine, c.refine_count),

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from heatfhe.circuit import Activation, Circuit, Linear
-from heatfhe.planning.pack import Packing, PeriodicMlp, Product
-from heatfhe.planning.programs.scales import magnitude, scales
-from heatfhe.planning.public import Public
+from heatfhe.circuit import Circuit
+from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
+from heatfhe.planning.plaintexts import Diagonal, Public
 from heatfhe.planning.recorder import Recorder, Traced
+from heatfhe.planning.scales import magnitude
+from heatfhe.planning.source import PlaintextSource
 
-ROWS = Public.named("rows")
+ROWS = Public(rows=1.0)
 
 
 class Builder:
@@ -20,27 +21,15 @@ class Builder:
     ) -> None:
         self.circuit, self.p, self.halve = circuit, packing, halve
         self.mlp = PeriodicMlp(packing=packing, halve=halve) if mlp == "B" else None
-        self.scales = scales(circuit, window)
-        p = packing
-        periods = {"causal": p.m * p.stride, "idle": p.Hp, "position": p.D, "words": p.V}
-        split = {"append.k": p.m, "append.v": p.m}
-        split |= dict.fromkeys(("words", "bias:head", "bias:centred"), p.vocabulary_parts)
-        for stage in circuit.stages:
-            if isinstance(stage, Activation):
-                split[f"bias:{stage.name}.c_fc"] = p.hidden_parts
-            elif isinstance(stage, Linear) and stage.residual:
-                periods[f"bias:{stage.name}"] = p.D
-            elif isinstance(stage, Linear):
-                periods[f"bias:{stage.name}~"] = p.F
-        full = dict.fromkeys(("first", "first.hidden", "append.k", "append.v", "low"), p.n)
-        full |= {f"skew.{a}": p.n for a in range(p.n // p.F)}
-        self.r = Recorder(slots=p.n, rows=p.context, periods={**full, **periods}, split=split, contract=contract)
+        source = PlaintextSource(circuit, packing, {}, window)
+        self.scales = source.scales
+        self.r = Recorder(slots=packing.n, rows=packing.context, source=source, contract=contract)
 
     def bound(self, name: str) -> float:
         """Largest magnitude of a named value."""
         return magnitude(self.circuit, name)
 
-    def real_part(self, z: Traced, product: Product) -> Traced:
+    def real_part(self, z: Traced, product: LinearMap) -> Traced:
         """The result of a product with complex plaintexts; 1/2 is in them."""
         if not product.complex:
             return z
@@ -48,11 +37,11 @@ class Builder:
         z.facts.complex = False
         return z
 
-    def halved(self, x: Traced, product: Product) -> Traced:
+    def halved(self, x: Traced, product: LinearMap) -> Traced:
         """x + i rot_half(x), where the product wants it."""
         return x + x.rotate(product.half).times_i() if product.half else x
 
-    def doubled(self, x: Traced, by: int, product: Product) -> Traced:
+    def doubled(self, x: Traced, by: int, product: LinearMap) -> Traced:
         """y + i rot_half(y) of y = x + rot_by(x): both rotations, and their sum, share one decomposition of x."""
         if not product.half:
             return self.halved(x + x.rotate(by), product)
@@ -66,12 +55,12 @@ class Builder:
             x = x + x.rotate(-(width << k))
         return x
 
-    def diagonals(self, babies: dict[int, Traced], product: Product) -> Traced:
+    def diagonals(self, babies: dict[int, Traced], product: LinearMap) -> Traced:
         """A product over rotations that several products share; complex where its plaintexts are."""
         total: Traced | None = None
-        self.r.products[product.key] = product
+        self.r.products[product.weight] = product
         for giant in product.giants:
-            pairs = [(babies[b], Public.named(f"map:{product.key}:{giant}:{b}")) for b in product.babies]
+            pairs = [(babies[b], Public.of(Diagonal(product.weight, giant, b))) for b in product.babies]
             term = self.r.plain_sum(pairs)
             term = term.rotate(giant) if giant else term
             total = term if total is None else total + term

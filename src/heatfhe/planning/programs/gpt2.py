@@ -7,13 +7,14 @@ from heatfhe.approx import inverse_sqrt, rms_norm
 from heatfhe.circuit import Activation, Attention, Circuit, Head, Linear, Norm, Residual
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.pack import Packing, PeriodicMlp, from_heads, from_hidden
+from heatfhe.planning.plaintexts import Bias, Position, Public
 from heatfhe.planning.programs.attention import attention
 from heatfhe.planning.programs.builder import Builder
 from heatfhe.planning.programs.mlp import activation, skewed, way_back
 from heatfhe.planning.programs.vocabulary import argmax, embedding, head
-from heatfhe.planning.public import Public
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
+from heatfhe.planning.weights import Dense
 
 PROGRAMS = ("prompt", "generate", "logits", "sample", "embed")
 MLPS = ("A", "B")
@@ -60,7 +61,7 @@ def _run(b: Builder, program: str) -> Recorder:
     values: dict[str, Traced] = {}
     with r.scope("x", "embedding"):
         x = r.input("x", period=p.D, bound=size)
-        values[first] = r.assume(x + Public.named("position"), b.bound(first))
+        values[first] = r.assume(x + Public.of(Position()), b.bound(first))
     for stage in b.circuit.stages[1:]:
         if isinstance(stage, Norm):
             values[stage.writes] = _norm(b, stage, values[stage.reads])
@@ -149,11 +150,11 @@ def _project(b: Builder, name: str, branch: Traced, parts: int, from_attention: 
     with r.group():
         total: Traced | None = None
         for part in range(parts):
-            key = name if parts == 1 else f"{name}.{part}"
-            product = (from_heads if from_attention else from_hidden)(key, p, halve=b.halve)
+            weight = Dense(name, part if parts > 1 else None)
+            product = (from_heads if from_attention else from_hidden)(weight, p, halve=b.halve)
             x = r.select(branch, part)
             x = b.doubled(x, -p.Hp * p.t // 2, product) if from_attention and p.t > 1 else b.halved(x, product)
             z = r.linear(x, product, period=p.n)
             total = z if total is None else total + z
         assert total is not None
-        return r.sum_over(b.real_part(total, product), p.D, p.t) + Public.named(f"bias:{name}")
+        return r.sum_over(b.real_part(total, product), p.D, p.t) + Public.of(Bias(Dense(name)))

@@ -8,9 +8,10 @@ from dataclasses import replace
 from heatfhe.approx import activation as approximate_activation
 from heatfhe.circuit import Activation
 from heatfhe.planning.pack import to_hidden
+from heatfhe.planning.plaintexts import Bias, Mask, Public, Skew
 from heatfhe.planning.programs.builder import Builder
-from heatfhe.planning.public import Public
 from heatfhe.planning.recorder import Traced
+from heatfhe.planning.weights import Dense
 
 
 def activation(b: Builder, stage: Activation, x: Traced) -> Traced:
@@ -23,13 +24,12 @@ def activation(b: Builder, stage: Activation, x: Traced) -> Traced:
         with r.scope(stage.name, "gelu"):
             return r.assume(approximate_activation(u, replace(fit, bound=1.0)), b.bound(stage.writes) / fit.bound)
     parts = p.hidden_parts
-    keys = [name] if parts == 1 else [f"{name}.{k}" for k in range(parts)]
-    products = [to_hidden(key, p, halve=b.halve) for key in keys]
+    products = [to_hidden(Dense(name, k if parts > 1 else None), p, halve=b.halve) for k in range(parts)]
     with r.scope(name, "linear"), r.group():
         z = r.linear(b.halved(x, products[0]), *products, period=p.n)
-        u = r.sum_over(b.real_part(z, products[0]), p.hF, p.n // p.F) + Public.named(f"bias:{name}")
+        u = r.sum_over(b.real_part(z, products[0]), p.hF, p.n // p.F) + Public.of(Bias(Dense(name)))
         if p.n > p.F:
-            u = b.replicated(u, p.hF, p.n // p.F, Public.named("first.hidden"))
+            u = b.replicated(u, p.hF, p.n // p.F, Public.of(Mask.FIRST_HIDDEN))
     r.domain(u, -1.0, 1.0)
     with r.scope(stage.name, "gelu"):
         return r.assume(approximate_activation(u, replace(fit, bound=1.0)), b.bound(stage.writes) / fit.bound)
@@ -43,7 +43,7 @@ def skewed(b: Builder, x: Traced) -> Traced:
         whole = x + x.rotate(p.D // 2).times_i() if v.halves_input else x
         if v.regions > 1:
             turned = r.rotate_many(whole, [v.step * a for a in range(v.regions)])
-            whole = r.plain_sum([(turned[a], Public.named(f"skew.{a}")) for a in range(v.regions)])
+            whole = r.plain_sum([(turned[a], Public.of(Skew(a))) for a in range(v.regions)])
     if whole is x:
         return x
     whole.facts.refreshable = False
@@ -54,10 +54,11 @@ def way_in(b: Builder, name: str, x: Traced) -> Traced:
     """Skewed P -> P(F): the MLP's way in in variant B, one level."""
     r, p, v = b.r, b.p, b.mlp
     assert v is not None
-    product = v.up(f"{name}~")
+    weight = Dense(name, periodic=True)
+    product = v.up(weight)
     with r.group():
         z = b.real_part(r.linear(x, product, period=p.n), product)
-        u = r.sum_over(z, p.F, v.regions) + Public.named(f"bias:{name}~")
+        u = r.sum_over(z, p.F, v.regions) + Public.of(Bias(weight))
     u.facts.period, u.facts.complex = p.F, False
     return u
 
@@ -66,9 +67,9 @@ def way_back(b: Builder, name: str, hidden: Traced) -> Traced:
     """P(F) -> P: the MLP's way back in variant B; the mask sits at the end of the block."""
     r, p, v = b.r, b.p, b.mlp
     assert v is not None
-    product, (terms, stride) = v.down(f"{name}~"), v.spread
+    product, (terms, stride) = v.down(Dense(name, periodic=True)), v.spread
     with r.group():
         z = b.real_part(r.linear(b.halved(hidden, product), product, period=p.n), product)
         if terms > 1:
-            z = b.replicated(r.sum_over(z, stride, terms), p.D, p.t, Public.named("low"))
-        return z + Public.named(f"bias:{name}")
+            z = b.replicated(r.sum_over(z, stride, terms), p.D, p.t, Public.of(Mask.LOW))
+        return z + Public.of(Bias(Dense(name)))

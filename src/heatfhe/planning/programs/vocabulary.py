@@ -9,9 +9,10 @@ from typing import Any
 from heatfhe.approx import ArgmaxSchedule, ChordSeed, cutmax
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import from_vocabulary, to_vocabulary
+from heatfhe.planning.plaintexts import Bias, Mask, Public
 from heatfhe.planning.programs.builder import Builder
-from heatfhe.planning.public import Public
 from heatfhe.planning.recorder import Traced
+from heatfhe.planning.weights import Embedding, Unembedding
 
 HOT = 1.1  # largest entry of a near one-hot row after its division by the row's sum
 LEADER = 0.98  # largest entry a round of the argmax may hold: its divisor keeps leaders under one
@@ -20,7 +21,7 @@ LEADER = 0.98  # largest entry a round of the argmax may hold: its divisor keeps
 def head(b: Builder, x: Traced, *, centred: bool) -> Traced:
     """The logits; ``centred`` takes their mean over the words out of the matrix, and scales them for the argmax."""
     r, p = b.r, b.p
-    name, scale = ("centred", b.scales.logits) if centred else ("head", 1.0)
+    scale = b.scales.logits if centred else 1.0
     parts, made = p.vocabulary_parts, []
     with r.scope("head", "head"):
         with r.group():
@@ -28,7 +29,7 @@ def head(b: Builder, x: Traced, *, centred: bool) -> Traced:
                 pair = b.halve and part + 1 < parts
                 here = [part] if pair or part + 1 == parts else [part, part + 1]
                 for k in here:
-                    product = to_vocabulary(f"{name}.{k}", p, halve=b.halve and parts == 1, pair=pair)
+                    product = to_vocabulary(Unembedding(centred, k), p, halve=b.halve and parts == 1, pair=pair)
                     z = r.linear(b.halved(x, product), product, period=p.V)
                     if p.V < p.D:
                         z = r.sum_over(z, p.V, p.D // p.V)
@@ -38,7 +39,7 @@ def head(b: Builder, x: Traced, *, centred: bool) -> Traced:
                     else:
                         made.append(b.real_part(z, product))
             logits = r.join(*made)
-            logits = logits + Public.named(f"bias:{name}")
+            logits = logits + Public.of(Bias(Unembedding(centred)))
         logits.facts.period, logits.facts.complex = p.V, False
         return r.assume(logits, b.bound("logits") * scale * (2 if centred else 1))  # a mean is no larger than they are
 
@@ -56,7 +57,7 @@ def argmax(b: Builder, logits: Traced, *, centred: bool) -> Traced:
     schedule = _rescaled(b.circuit.calibration.argmax.schedule, b.scales.logits**2)
     size = b.circuit.shape.vocabulary
     padded = p.V * p.vocabulary_parts > size
-    words = Public.named("words") if padded else Public()
+    words = Public.of(Mask.WORDS) if padded else Public()
     rounds = [(c.lo, c.hi) for c in schedule.rounds]
     mark, seen = 0, 0
 
@@ -110,7 +111,7 @@ def embedding(b: Builder, hot: Traced) -> Traced:
             for part in range(0, parts, 2):
                 join = b.halve and part + 1 < parts
                 for k in [part] if join or part + 1 == parts else [part, part + 1]:
-                    product = from_vocabulary(f"embedding.{k}", p, halve=b.halve and parts == 1, join=join)
+                    product = from_vocabulary(Embedding(k), p, halve=b.halve and parts == 1, join=join)
                     row = r.select(hot, k)
                     if join:
                         row = row + r.select(hot, k + 1).times_i()

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public plaintexts as values: a number, a power of the row length and at most one slot vector, multiplied.
+
+A plan holds these values and no weights; a source (``planning.source``) makes the numbers. In a plan file each is one
+key, such as ``0.5*causal*rows^-0.5``: ``Public.key`` writes it and ``Public.parse`` alone reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError
+from heatfhe.planning.weights import Biased, Embedding, Weight, parse_weight, placed
+
+if TYPE_CHECKING:
+    from heatfhe.planning.source import PlaintextSource
+
+Number: TypeAlias = "int | float"
+STEEPEST = 64.0  # power of the row length
+
+
+class _Slots:
+    """What the vectors share: a key in plan files, whether they move, and numbers made from a source."""
+
+    __slots__ = ()
+    moves: ClassVar[bool] = False  # whether it depends on the position
+
+    def period(self, s: PlaintextSource) -> int:
+        """Distinct slots."""
+        return s.packing.n
+
+    def parts(self, s: PlaintextSource) -> int:
+        """Ciphertexts it differs in."""
+        return 1
+
+
+class Mask(_Slots, Enum):
+    """Ones where something is true of a slot, zeros elsewhere."""
+
+    CAUSAL = "causal"  # a cached position up to this one, in a head that is none of the padding
+    FIRST = "first"  # copy 0 of the heads' layout
+    FIRST_HIDDEN = "first.hidden"  # copy 0 of the hidden layout
+    IDLE = "idle"  # a head that is padding
+    LOW = "low"  # among the first ``width`` slots
+    WORDS = "words"  # a word, not padding
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return str(self.value)
+
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        """Whether it depends on the position."""
+        return self is Mask.CAUSAL
+
+    def period(self, s: PlaintextSource) -> int:
+        p = s.packing
+        return {Mask.CAUSAL: p.m * p.stride, Mask.IDLE: p.Hp, Mask.WORDS: p.V}.get(self, p.n)
+
+    def parts(self, s: PlaintextSource) -> int:
+        return s.packing.vocabulary_parts if self is Mask.WORDS else 1
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        """The slots laid out."""
+        p, heads, slot = s.packing, s.circuit.shape.heads, np.arange(s.packing.n)
+        e, c, h = p.coordinates
+        where: dict[Mask, Callable[[], NDArray[Any]]] = {
+            Mask.CAUSAL: lambda: (e % p.m * p.t + c <= position) & (h < heads),
+            Mask.FIRST: lambda: c == 0,
+            Mask.FIRST_HIDDEN: lambda: slot % p.stride // p.hF == 0,
+            Mask.IDLE: lambda: h >= heads,
+            Mask.LOW: lambda: slot < s.circuit.shape.width,
+            Mask.WORDS: lambda: p.vocabulary(part) >= 0,
+        }
+        return np.asarray(where[self](), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Append(_Slots):
+    """Ones where the cache keeps this position's key or value."""
+
+    kind: Literal["k", "v"]
+    moves: ClassVar[bool] = True
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return f"append.{self.kind}"
+
+    def parts(self, s: PlaintextSource) -> int:
+        return s.packing.m
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        """The slots laid out."""
+        p = s.packing
+        e, c, _ = p.coordinates
+        shift = part if self.kind == "v" else 0
+        return np.asarray(((e + shift) % p.m == position // p.t) & (c == position % p.t), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Skew(_Slots):
+    """Ones in one region of the MLP's variant B."""
+
+    region: int
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return f"skew.{self.region}"
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        """The slots laid out."""
+        return np.asarray(np.arange(s.packing.n) // s.packing.F == self.region, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Position(_Slots):
+    """The position's row of the embedding."""
+
+    moves: ClassVar[bool] = True
+    key: ClassVar[str] = "position"
+
+    def period(self, s: PlaintextSource) -> int:
+        return s.packing.D
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        """The slots laid out."""
+        return placed(s.circuit.folded.position[position], s.packing.residual)
+
+
+@dataclass(frozen=True, slots=True)
+class Bias(_Slots):
+    """What is added after a linear map."""
+
+    weight: Biased
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return f"bias:{self.weight.key}"
+
+    def period(self, s: PlaintextSource) -> int:
+        return self.weight.period(s)
+
+    def parts(self, s: PlaintextSource) -> int:
+        return self.weight.parts(s)
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        """The slots laid out."""
+        return self.weight.bias(s, part)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagonal(_Slots):
+    """One plaintext of a linear map, used by itself where several maps share the rotations of their input."""
+
+    weight: Weight
+    giant: int
+    baby: int
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return f"map:{self.weight.key}:{self.giant}:{self.baby}"
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        """The slots laid out."""
+        return s.diagonal(self.weight, self.giant, self.baby)
+
+
+Factor = Union[Mask, Append, Skew, Position, Bias, Diagonal]
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """coefficient * (row length)^rows * vector.
+
+    Supports * and / against numbers and its own kind: approximations fold their constants into it as into a float.
+    """
+
+    coefficient: float = 1.0
+    rows: float = 0.0
+    vector: Factor | None = None
+
+    __array_ufunc__ = None
+
+    @classmethod
+    def of(cls, vector: Factor) -> Public:
+        """A vector as it is."""
+        return cls(vector=vector)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it depends on the position."""
+        return bool(self.rows) or (self.vector is not None and self.vector.moves)
+
+    def power(self, exponent: float) -> Public:
+        """It raised to a power: a positive number and a row length, no vector."""
+        if self.vector is not None:
+            raise ConfigError(f"{self.key}: a slot vector has no powers")
+        return Public(self.coefficient**exponent, self.rows * exponent)
+
+    def __mul__(self, other: Public | Number) -> Public:
+        if not isinstance(other, Public):
+            return Public(self.coefficient * float(other), self.rows, self.vector)
+        if self.vector is not None and other.vector is not None:
+            raise ConfigError(f"{self.key} and {other.key}: a plaintext holds one slot vector")
+        vector = other.vector if self.vector is None else self.vector
+        return Public(self.coefficient * other.coefficient, self.rows + other.rows, vector)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Public:
+        return Public(-self.coefficient, self.rows, self.vector)
+
+    def inverse(self) -> Public:
+        """One over it."""
+        return Public(1.0 / self.coefficient) * Public(rows=self.rows, vector=self.vector).power(-1.0)
+
+    def __truediv__(self, other: Public | Number) -> Public:
+        return self * (other.inverse() if isinstance(other, Public) else 1.0 / float(other))
+
+    def __rtruediv__(self, other: Number) -> Public:
+        return self.inverse() * other
+
+    def value(self, rows: Any, vector: Any = 1.0) -> Any:
+        """What it stands for, given the row length and its vector."""
+        out = self.coefficient * vector if self.vector is not None else self.coefficient
+        if not self.rows:
+            return out
+        return out * (rows if self.rows == 1 else np.power(rows, self.rows))
+
+    @property
+    def key(self) -> str:
+        """The one text form; parse is its inverse."""
+        short = f"{self.rows:g}"
+        length = "rows" if self.rows == 1 else f"rows^{short if float(short) == self.rows else repr(self.rows)}"
+        names = ([length] if self.rows else []) + ([] if self.vector is None else [self.vector.key])
+        return "*".join([repr(self.coefficient), *sorted(names)])
+
+    @classmethod
+    def parse(cls, key: str) -> Public:
+        """Inverse of key; refuses everything that no value is written as."""
+        try:
+            number, *names = key.split("*")
+            out = cls(float(number))
+            for name in names:
+                base, _, power = name.partition("^")
+                out = out * (cls(rows=float(power or 1)) if base == "rows" else cls.of(_factor(name)))
+        except (ValueError, ConfigError) as err:
+            raise ConfigError(f"{key[:64]!r} is not a plaintext's key") from err
+        if not (math.isfinite(out.coefficient) and abs(out.rows) <= STEEPEST and out.key == key):
+            raise ConfigError(f"{key[:64]!r} is not a plaintext's key")
+        return out
+
+
+def public(value: Public | Number) -> Public:
+    """A number as a Public."""
+    return value if isinstance(value, Public) else Public(float(value))
+
+
+def _factor(name: str) -> Factor:
+    """The vector of a name in a plan file."""
+    if name == Position.key:
+        return Position()
+    kind, colon, rest = name.partition(":")
+    if not colon:
+        kind, _, rest = name.partition(".")
+        if kind == "append" and rest in ("k", "v"):
+            return Append(rest)  # type: ignore[arg-type]
+        return Skew(int(rest)) if kind == "skew" else Mask(name)
+    if kind == "map":
+        weight, giant, baby = rest.split(":")
+        return Diagonal(parse_weight(weight), int(giant), int(baby))
+    weight_of_bias = parse_weight(rest)
+    if kind != "bias" or isinstance(weight_of_bias, Embedding):
+        raise ValueError(name)
+    return Bias(weight_of_bias)

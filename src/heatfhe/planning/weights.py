@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which matrix a linear map multiplies by: values that know their key in a plan file, their layout and their numbers.
+
+A source (``planning.source``) holds the circuit, the packing and the scales they are made from. A linear map's terms
+are (matrix, layout in, layout out), every constant folded in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heatfhe.planning.pack import LinearMap
+    from heatfhe.planning.source import PlaintextSource
+
+Real = NDArray[np.float64]
+Term = tuple[Real, NDArray[np.int64], NDArray[np.int64]]
+
+MOST_PARTS = 1 << 16  # ciphertexts of one value
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The part of an attention's joined matrix that makes its queries, keys or values."""
+
+    stage: str
+    third: Literal["q", "k", "v"]
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return f"{self.stage}/{self.third}"
+
+    def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
+        """Residual stream to heads."""
+        scale = self._scale(s) / s.carried(self.stage)
+        weight = self._third(s, s.circuit.folded.linears[self.stage].weight)
+        return ((weight * scale, s.packing.residual, s.packing.heads),)
+
+    def bias(self, s: PlaintextSource, part: int) -> Real:
+        """The bias in its layout."""
+        return placed(self._third(s, s.circuit.folded.linears[self.stage].bias) * self._scale(s), s.packing.heads)
+
+    def period(self, s: PlaintextSource) -> int:
+        """Distinct slots of its bias."""
+        return s.packing.n
+
+    def parts(self, s: PlaintextSource) -> int:
+        """Ciphertexts its bias differs in."""
+        return 1
+
+    def _scale(self, s: PlaintextSource) -> float:
+        return s.query_scale(self.stage) if self.third == "q" else 1.0
+
+    def _third(self, s: PlaintextSource, joined: Real) -> Real:
+        d = s.circuit.shape.width
+        start = "qkv".index(self.third) * d
+        return joined[..., start : start + d]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A linear stage: the way into the MLP, the way back, or an attention's output projection.
+
+    ``part`` is the ciphertext of a hidden vector that several hold; ``periodic`` the MLP's variant B.
+    """
+
+    stage: str
+    part: int | None = None
+    periodic: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return f"{self.stage}~" if self.periodic else _numbered(self.stage, self.part)
+
+    def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
+        """Between the residual stream and the hidden vector or the heads."""
+        p, weight = s.packing, s.circuit.folded.linears[self.stage].weight
+        if self.stage in s.activation_bounds:
+            divisor = s.activation_bounds[self.stage] * s.carried(self.stage)
+            if not self.periodic:
+                return ((weight * (1.0 / divisor), p.residual, p.hidden(self.part or 0)),)
+            mlp, offsets = s.mlp(m.join), (0, p.D // 2) if m.join else (0,)
+            return tuple((weight / divisor, mlp.skewed(k), mlp.hidden) for k in offsets)
+        owner = s.owners[self.stage]
+        if owner in s.scales.attention:
+            return ((weight * (s.scales.residual / s.scales.attention[owner]), p.heads, p.residual),)
+        scaled = weight * (s.scales.residual / s.scales.activation[owner])
+        if not self.periodic:
+            return ((scaled, p.hidden(self.part or 0), p.residual),)
+        mlp = s.mlp(m.half > 0)
+        return ((scaled, mlp.hidden, mlp.spread_out),)
+
+    def bias(self, s: PlaintextSource, part: int) -> Real:
+        """The bias in its layout."""
+        bias, p = s.circuit.folded.linears[self.stage].bias, s.packing
+        if self.stage not in s.activation_bounds:
+            return placed(bias * s.scales.residual, p.residual)
+        layout = s.mlp(False).hidden if self.periodic else p.hidden(part)
+        return placed(bias / s.activation_bounds[self.stage], layout)
+
+    def period(self, s: PlaintextSource) -> int:
+        """Distinct slots of its bias."""
+        if self.stage not in s.activation_bounds:
+            return s.packing.D
+        return s.packing.F if self.periodic else s.packing.n
+
+    def parts(self, s: PlaintextSource) -> int:
+        """Ciphertexts its bias differs in."""
+        return s.packing.hidden_parts if self.stage in s.activation_bounds and not self.periodic else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unembedding:
+    """The head; ``centred`` with the mean over the words taken out, and scaled for the argmax. A bias has no part."""
+
+    centred: bool
+    part: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return _numbered("centred" if self.centred else "head", self.part)
+
+    def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
+        """Residual stream to one ciphertext of logits, or to two as one complex value."""
+        head = s.circuit.folded.head.weight / s.carried_head
+        if self.centred:
+            head = (head - head.mean(axis=1, keepdims=True)) * s.scales.logits
+        return tuple((head, s.packing.residual, s.packing.vocabulary(k)) for k in _both(self.part, m))
+
+    def bias(self, s: PlaintextSource, part: int) -> Real:
+        """The bias in its layout."""
+        bias = s.circuit.folded.head.bias
+        if self.centred:
+            bias = (bias - bias.mean()) * s.scales.logits
+        return placed(bias, s.packing.vocabulary(part))
+
+    def period(self, s: PlaintextSource) -> int:
+        """Distinct slots of its bias."""
+        return s.packing.V
+
+    def parts(self, s: PlaintextSource) -> int:
+        """Ciphertexts its bias differs in."""
+        return s.packing.vocabulary_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """The rows of the embedding that one ciphertext of a one-hot row chooses from."""
+
+    part: int
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        return _numbered("embedding", self.part)
+
+    def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
+        """One ciphertext of a one-hot row, or two as one complex value, to the residual stream."""
+        token, p = s.circuit.folded.token, s.packing
+        return tuple((token, p.vocabulary(k), p.residual) for k in _both(self.part, m))
+
+
+Biased = Union[Projection, Dense, Unembedding]
+Weight = Union[Projection, Dense, Unembedding, Embedding]
+
+
+def parse_weight(key: str) -> Weight:
+    """The weight a key of a plan file stands for: the inverse of its ``key``."""
+    stage, slash, third = key.partition("/")
+    if slash:
+        if third not in ("q", "k", "v"):
+            raise ConfigError(f"{key[:64]!r} is not a linear map's key")
+        return Projection(stage, third)  # type: ignore[arg-type]
+    if key.endswith("~"):
+        return Dense(key[:-1], periodic=True)
+    stem, _, tail = key.rpartition(".")
+    name, part = (stem, int(tail)) if tail.isdecimal() and len(tail) < 6 else (key, None)
+    if part is not None and part >= MOST_PARTS:
+        raise ConfigError(f"{key[:64]!r} names a ciphertext past the first {MOST_PARTS}")
+    if name in ("head", "centred"):
+        return Unembedding(name == "centred", part)
+    return Embedding(part) if name == "embedding" and part is not None else Dense(name, part)
+
+
+def placed(row: Real, index: NDArray[np.int64]) -> Real:
+    """A vector in a layout, zero in padding."""
+    return np.asarray(np.append(row, 0.0)[index])
+
+
+def _numbered(name: str, part: int | None) -> str:
+    return name if part is None else f"{name}.{part}"
+
+
+def _both(part: int | None, m: LinearMap) -> tuple[int, ...]:
+    """The parts a map covers: its own, and the next where real and imaginary part hold two."""
+    first = part or 0
+    return (first, first + 1) if m.pair or m.join else (first,)
