@@ -47,8 +47,8 @@ def one_hots(rows: NDArray[np.float64], params: Params, sigma: float) -> NDArray
     placed = place(graph, params, cost_table("unit"))
     program = assemble(recording, placed, params, name="generate", inputs={}, outputs={})
     made = Plan(
-        circuit=circuit.digest, name="argmax", params=params, shape=circuit.shape, context=128, programs={"generate": program},
-        products={}, placement="exact", cost="unit",
+        circuit=circuit.digest, name="argmax", params=params, shape=circuit.shape, context=128,
+        programs={"generate": program}, products={}, placement="exact", cost="unit",
     )  # fmt: skip
     engine = ClearEngine(params, noise=BootstrapNoise(sigma=sigma), rng=np.random.default_rng(0), strict=False)
     runner = Runner(made, engine, PlaintextSource(circuit, b.p, {}, params.window))

@@ -27,10 +27,15 @@ STEEPEST = 64.0  # power of the row length
 
 
 class _Slots:
-    """What the vectors share: a key in plan files, whether they move, and numbers made from a source."""
+    """What the vectors share: a name in plan files, a layout, and numbers made from a source."""
 
     __slots__ = ()
     moves: ClassVar[bool] = False  # whether it depends on the position
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        raise NotImplementedError
 
     def period(self, s: PlaintextSource) -> int:
         """Distinct slots."""
@@ -39,6 +44,10 @@ class _Slots:
     def parts(self, s: PlaintextSource) -> int:
         """Ciphertexts it differs in."""
         return 1
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        """The slots laid out, for one ciphertext."""
+        raise NotImplementedError
 
 
 class Mask(_Slots, Enum):
@@ -53,12 +62,10 @@ class Mask(_Slots, Enum):
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return str(self.value)
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
-        """Whether it depends on the position."""
         return self is Mask.CAUSAL
 
     def period(self, s: PlaintextSource) -> int:
@@ -69,7 +76,6 @@ class Mask(_Slots, Enum):
         return s.packing.vocabulary_parts if self is Mask.WORDS else 1
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        """The slots laid out."""
         p, heads, slot = s.packing, s.circuit.shape.heads, np.arange(s.packing.n)
         e, c, h = p.coordinates
         where: dict[Mask, Callable[[], NDArray[Any]]] = {
@@ -92,14 +98,12 @@ class Append(_Slots):
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return f"append.{self.kind}"
 
     def parts(self, s: PlaintextSource) -> int:
         return s.packing.m
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        """The slots laid out."""
         p = s.packing
         e, c, _ = p.coordinates
         shift = part if self.kind == "v" else 0
@@ -114,11 +118,9 @@ class Skew(_Slots):
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return f"skew.{self.region}"
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        """The slots laid out."""
         return np.asarray(np.arange(s.packing.n) // s.packing.F == self.region, dtype=np.float64)
 
 
@@ -133,7 +135,6 @@ class Position(_Slots):
         return s.packing.D
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        """The slots laid out."""
         return placed(s.circuit.folded.position[position], s.packing.residual)
 
 
@@ -145,7 +146,6 @@ class Bias(_Slots):
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return f"bias:{self.weight.key}"
 
     def period(self, s: PlaintextSource) -> int:
@@ -155,7 +155,6 @@ class Bias(_Slots):
         return self.weight.parts(s)
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        """The slots laid out."""
         return self.weight.bias(s, part)
 
 
@@ -169,11 +168,9 @@ class Diagonal(_Slots):
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return f"map:{self.weight.key}:{self.giant}:{self.baby}"
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        """The slots laid out."""
         return s.diagonal(self.weight, self.giant, self.baby)
 
 

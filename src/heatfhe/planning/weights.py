@@ -25,8 +25,35 @@ Term = tuple[Real, NDArray[np.int64], NDArray[np.int64]]
 MOST_PARTS = 1 << 16  # ciphertexts of one value
 
 
+class _Weight:
+    """What the weights share: a name in plan files, and the layout of their bias."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> str:
+        """Its name in a plan file."""
+        raise NotImplementedError
+
+    def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
+        """Matrix, layout in and layout out; two such where a map is complex by two matrices."""
+        raise NotImplementedError
+
+    def bias(self, s: PlaintextSource, part: int) -> Real:
+        """The bias laid out, for one ciphertext."""
+        raise NotImplementedError
+
+    def period(self, s: PlaintextSource) -> int:
+        """Distinct slots of the bias."""
+        return s.packing.n
+
+    def parts(self, s: PlaintextSource) -> int:
+        """Ciphertexts the bias differs in."""
+        return 1
+
+
 @dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(_Weight):
     """The part of an attention's joined matrix that makes its queries, keys or values."""
 
     stage: str
@@ -34,26 +61,15 @@ class Projection:
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return f"{self.stage}/{self.third}"
 
     def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
-        """Residual stream to heads."""
         scale = self._scale(s) / s.carried(self.stage)
         weight = self._third(s, s.circuit.folded.linears[self.stage].weight)
         return ((weight * scale, s.packing.residual, s.packing.heads),)
 
     def bias(self, s: PlaintextSource, part: int) -> Real:
-        """The bias in its layout."""
         return placed(self._third(s, s.circuit.folded.linears[self.stage].bias) * self._scale(s), s.packing.heads)
-
-    def period(self, s: PlaintextSource) -> int:
-        """Distinct slots of its bias."""
-        return s.packing.n
-
-    def parts(self, s: PlaintextSource) -> int:
-        """Ciphertexts its bias differs in."""
-        return 1
 
     def _scale(self, s: PlaintextSource) -> float:
         return s.query_scale(self.stage) if self.third == "q" else 1.0
@@ -65,7 +81,7 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(_Weight):
     """A linear stage: the way into the MLP, the way back, or an attention's output projection.
 
     ``part`` is the ciphertext of a hidden vector that several hold; ``periodic`` the MLP's variant B.
@@ -77,11 +93,9 @@ class Dense:
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return f"{self.stage}~" if self.periodic else _numbered(self.stage, self.part)
 
     def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
-        """Between the residual stream and the hidden vector or the heads."""
         p, weight = s.packing, s.circuit.folded.linears[self.stage].weight
         if self.stage in s.activation_bounds:
             divisor = s.activation_bounds[self.stage] * s.carried(self.stage)
@@ -99,7 +113,6 @@ class Dense:
         return ((scaled, mlp.hidden, mlp.spread_out),)
 
     def bias(self, s: PlaintextSource, part: int) -> Real:
-        """The bias in its layout."""
         bias, p = s.circuit.folded.linears[self.stage].bias, s.packing
         if self.stage not in s.activation_bounds:
             return placed(bias * s.scales.residual, p.residual)
@@ -107,18 +120,16 @@ class Dense:
         return placed(bias / s.activation_bounds[self.stage], layout)
 
     def period(self, s: PlaintextSource) -> int:
-        """Distinct slots of its bias."""
         if self.stage not in s.activation_bounds:
             return s.packing.D
         return s.packing.F if self.periodic else s.packing.n
 
     def parts(self, s: PlaintextSource) -> int:
-        """Ciphertexts its bias differs in."""
         return s.packing.hidden_parts if self.stage in s.activation_bounds and not self.periodic else 1
 
 
 @dataclass(frozen=True, slots=True)
-class Unembedding:
+class Unembedding(_Weight):
     """The head; ``centred`` with the mean over the words taken out, and scaled for the argmax. A bias has no part."""
 
     centred: bool
@@ -126,45 +137,38 @@ class Unembedding:
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return _numbered("centred" if self.centred else "head", self.part)
 
     def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
-        """Residual stream to one ciphertext of logits, or to two as one complex value."""
         head = s.circuit.folded.head.weight / s.carried_head
         if self.centred:
             head = (head - head.mean(axis=1, keepdims=True)) * s.scales.logits
         return tuple((head, s.packing.residual, s.packing.vocabulary(k)) for k in _both(self.part, m))
 
     def bias(self, s: PlaintextSource, part: int) -> Real:
-        """The bias in its layout."""
         bias = s.circuit.folded.head.bias
         if self.centred:
             bias = (bias - bias.mean()) * s.scales.logits
         return placed(bias, s.packing.vocabulary(part))
 
     def period(self, s: PlaintextSource) -> int:
-        """Distinct slots of its bias."""
         return s.packing.V
 
     def parts(self, s: PlaintextSource) -> int:
-        """Ciphertexts its bias differs in."""
         return s.packing.vocabulary_parts
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(_Weight):
     """The rows of the embedding that one ciphertext of a one-hot row chooses from."""
 
     part: int
 
     @property
     def key(self) -> str:
-        """Its name in a plan file."""
         return _numbered("embedding", self.part)
 
     def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
-        """One ciphertext of a one-hot row, or two as one complex value, to the residual stream."""
         token, p = s.circuit.folded.token, s.packing
         return tuple((token, p.vocabulary(k), p.residual) for k in _both(self.part, m))
 
