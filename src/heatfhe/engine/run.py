@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from heatfhe.engine.protocol import Engine, KeyRequest
 from heatfhe.engine.segments import Segment, segments
 from heatfhe.errors import ConfigError, EngineError
-from heatfhe.planning import PlaintextSource, Plan, Program, Step
+from heatfhe.planning import Given, PlaintextSource, Plan, Program, Step
 from heatfhe.progress import SILENT, Reporter
 
 C = TypeVar("C")
@@ -158,43 +158,28 @@ class Runner:
         return values
 
     def _execute(self, step: Step, args: list[Any], position: int) -> list[Any]:
-        e, kind = self.engine, step.kind
+        row, bound = step.row, self.bound(step, position)
         if any(a is None for a in args):  # an empty cache: position 0 alone, so this is public
-            if kind == "add":
-                return [args[0] if args[1] is None else args[1]]
-            if kind == "drop":
-                return [None]
-            raise EngineError(f"{step.name}: {kind} of an empty cache")
+            if not row.passes_empty:
+                raise EngineError(f"{step.name}: {step.kind} of an empty cache")
+            return [next((a for a in args if a is not None), None)]
         by = tuple(k * (position % step.modulus) % self.plan.packing.n for k in step.by) if step.modulus else step.by
         if self.trace is not None:
-            bound = self.bound(step, position)
-            self.trace((kind, step.level, by, step.plains, step.part, step.product, step.number, step.period, bound))
-        if kind in ("add", "sub", "multiply"):
-            return [getattr(e, kind)(args[0], args[1])]
-        if kind in ("negate", "conjugate", "times_i"):
-            return [getattr(e, kind)(args[0])]
-        if kind in ("add_plain", "multiply_plain"):
-            return [getattr(e, kind)(args[0], self.source.plain(step.plains[0], position, step.part))]
-        if kind == "multiply_plain_sum":
-            plains = [self.source.plain(p, position, step.part) for p in step.plains]
-            return [e.multiply_plain_sum(list(zip(args, plains)))]
-        if kind == "multiply_sum":
-            return [e.multiply_sum(list(zip(args[0::2], args[1::2])))]
-        if kind == "times":
-            return [e.times(args[0], step.number)]
-        if kind == "rotate":
-            return [e.rotate(args[0], by[0])]
-        if kind == "rotate_many":
-            return list(e.rotate_many(args[0], by))
-        if kind == "drop":
-            return [e.drop(args[0], step.level)]
-        if step.product is not None:
-            return [e.linear(args[0], self.source.linear_map(step.product))]
-        if kind == "bootstrap":
-            return [e.bootstrap(args[0], period=step.period, bound=self.bound(step, position))]
-        if kind == "bootstrap_pair":
-            return list(e.bootstrap_pair(args[0], args[1], period=step.period, bound=self.bound(step, position)))
-        raise EngineError(f"no engine knows the step {kind!r}")
+            seen = (step.kind, step.level, by, step.plains, step.part, step.product, step.number, step.period, bound)
+            self.trace(seen)
+        given = Given(
+            args=args,
+            plains=[self.source.plain(p, position, step.part) for p in step.plains],
+            by=by,
+            number=step.number,
+            level=step.level,
+            map=None if step.product is None else self.source.linear_map(step.product),
+            period=step.period,
+            bound=bound,
+        )
+        assert row.call is not None
+        out = row.call(getattr(self.engine, step.kind), given)
+        return [out] if row.results == 1 else list(out)
 
     def bound(self, step: Step, position: int) -> float:
         """The magnitude a bootstrap must allow at this position."""

@@ -3,6 +3,7 @@
 
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph, Node
+from heatfhe.planning.instructions import KINDS, Given, Instruction
 from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction, openfhe_params
 from heatfhe.planning.pack import LinearMap, Packing, Vector
 from heatfhe.planning.params import preset, presets
@@ -18,9 +19,12 @@ from heatfhe.planning.tally import path as level_path
 
 __all__ = [
     "ALGORITHMS",
+    "KINDS",
     "PROGRAMS",
     "CostTable",
+    "Given",
     "Graph",
+    "Instruction",
     "LinearMap",
     "Node",
     "OperatorTally",

@@ -62,7 +62,7 @@ class Assembler:
         for k in group.ops:
             op = r.ops[k]
             after = level + group.spent[op.results[0]]
-            args = [self._local(held, a, after + op.levels, op) for a in op.args]
+            args = [self._local(held, a, after + op.row.levels, op) for a in op.args]
             for value, numbers in zip(op.results, self._write(op, args, after)):
                 held[value] = (numbers, after)
         self.now[node] = held[group.root]

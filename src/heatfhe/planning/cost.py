@@ -31,6 +31,9 @@ INSTRUCTIONS: dict[str, str] = {
 }
 """What a node's work may count, and what each word means."""
 
+UNPRICED = frozenset({"drop"})
+"""What work counts and no table has a price for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
@@ -103,7 +106,7 @@ class CostTable:
         """Seconds of a node's work when it runs with this many levels left."""
         total = 0.0
         for word, count in work.items():
-            row = self.seconds.get(word)
+            row = self.seconds.get(word, (0.0,) if word in UNPRICED else None)
             if row is None:
                 raise PlanError(
                     f"cost table {self.name} ({self.hardware}) has no price for {word!r}, of which {count} are needed; "

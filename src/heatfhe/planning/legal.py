@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from heatfhe.planning.plan import Plan
 
 LARGEST = 1 << 40  # an integer multiple
-_ARGS = {"add": 2, "sub": 2, "multiply": 2, "bootstrap_pair": 2, "multiply_sum": 0, "multiply_plain_sum": 0}  # 0: any
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -83,20 +82,19 @@ def _check_port(where: str, port: Port, top: int) -> None:
 
 def _check_step(step: Step, levels: Mapping[int, int], plan: Plan) -> None:
     """One step against the values before it. Whether an engine ends at the level stated, running it will show."""
-    params, packing, kind = plan.params, plan.packing, step.kind
-    refresh, turned = kind.startswith("bootstrap"), kind in ("rotate", "rotate_many")
-    count = _ARGS.get(kind, 1)
-    if len(step.args) != count if count else not step.args or (kind == "multiply_sum" and len(step.args) % 2):
+    params, packing, row = plan.params, plan.packing, step.row
+    terms = len(step.args) // row.args if row.summed == step.kind else 1
+    if not step.args or len(step.args) != terms * row.args:
         raise ConfigError(f"takes another number of values than {len(step.args)}")
     if unknown := [a for a in step.args if a not in levels]:
         raise ConfigError(f"reads value {unknown[0]} before it is made")
-    made = {"rotate_many": len(step.by), "bootstrap_pair": 2}.get(kind, 1)
+    made = row.results or len(step.by)
     if len(step.results) != made or len(set(step.results)) != made or not levels.keys().isdisjoint(step.results):
         raise ConfigError(f"makes another number of values than {made}, or one that is there already")
-    top = params.levels if refresh else min(levels[a] for a in step.args)
+    top = params.levels if row.refreshes else min(levels[a] for a in step.args)
     if not 0 <= step.level <= top:
         raise ConfigError(f"ends at level {step.level}, above the {top} it has")
-    plains = {"add_plain": 1, "multiply_plain": 1, "multiply_plain_sum": len(step.args)}.get(kind, 0)
+    plains = len(step.args) if row.plain else 0
     if len(step.plains) != plains:
         raise ConfigError(f"meets {len(step.plains)} plaintexts, expected {plains}")
     for p in step.plains:
@@ -104,19 +102,19 @@ def _check_step(step: Step, levels: Mapping[int, int], plan: Plan) -> None:
             raise ConfigError(f"meets {p.key[:64]!r}, which no linear map of the plan has")
     if not 0 <= step.part < MOST_PARTS or abs(step.number) > LARGEST:
         raise ConfigError(f"has part {step.part} and number {step.number}")
-    if bool(step.by) != turned or (kind == "rotate" and len(step.by) != 1):
+    if bool(step.by) != row.rotates or (row.rotates and len(step.by) != made):
         raise ConfigError(f"rotates by {len(step.by)} amounts")
     if any(abs(k) >= packing.slots for k in step.by):
         raise ConfigError(f"rotates past the {packing.slots} slots")
-    if not 0 <= step.modulus <= packing.n or (step.modulus and kind != "rotate"):
+    if not 0 <= step.modulus <= packing.n or (step.modulus and not (row.rotates and row.results)):
         raise ConfigError(f"has modulus {step.modulus}; a rotation follows the position modulo at most {packing.n}")
-    if (kind == "linear") != (step.product is not None) or (step.product and step.product not in plan.products):
+    if (step.kind == "linear") != (step.product is not None) or (step.product and step.product not in plan.products):
         named = step.product.key[:64] if step.product else ""
         raise ConfigError(f"names the linear map {named!r}, which the plan does not list")
     power = step.period >= 1 and not step.period & (step.period - 1)
-    if refresh and not (power and step.period <= params.slots and step.bound > 0):
+    if row.refreshes and not (power and step.period <= params.slots and step.bound > 0):
         raise ConfigError(f"refreshes period {step.period} within {step.bound:g}; needs a power of two and a bound")
-    if not refresh and (step.period or step.bound or step.rows):
+    if not row.refreshes and (step.period or step.bound or step.rows):
         raise ConfigError("has a period or a bound, which are a bootstrap's")
     if not (math.isfinite(step.bound) and abs(step.rows) <= 64):
         raise ConfigError(f"has a bound of {step.bound:g} that goes with the power {step.rows:g} of the row length")

@@ -78,8 +78,7 @@ class Plan:
     @property
     def conjugation(self) -> bool:
         """Whether a program conjugates; a paired bootstrap does."""
-        kinds = {s.kind for p in self.programs.values() for s in p.steps}
-        return bool(kinds & {"conjugate", "bootstrap_pair"})
+        return any(s.row.conjugates for p in self.programs.values() for s in p.steps)
 
     @property
     def cache(self) -> dict[str, tuple[int, int]]:

@@ -9,13 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from heatfhe.errors import ConfigError
+from heatfhe.planning.instructions import KINDS, Instruction
 from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.weights import Weight, parse_weight
-
-KINDS = (
-    "add", "sub", "negate", "add_plain", "times", "multiply", "multiply_sum", "multiply_plain", "multiply_plain_sum",
-    "linear", "rotate", "rotate_many", "conjugate", "times_i", "drop", "bootstrap", "bootstrap_pair",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +40,16 @@ class Step:
     rows: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(f"unknown step {self.kind!r}; have {', '.join(KINDS)}")
+        if self.kind not in KINDS or self.row.call is None:
+            known = ", ".join(kind for kind, row in KINDS.items() if row.call is not None)
+            raise ConfigError(f"unknown step {self.kind!r}; have {known}")
         if self.level < 0:
             raise ConfigError(f"{self.name}: {self.kind} ends at level {self.level}, below zero")
+
+    @property
+    def row(self) -> Instruction:
+        """What is known of its kind."""
+        return KINDS[self.kind]
 
     @property
     def moves(self) -> bool:
@@ -103,7 +105,7 @@ class Program:
 
     def bootstraps(self) -> list[Step]:
         """Every bootstrap."""
-        return [s for s in self.steps if s.kind.startswith("bootstrap")]
+        return [s for s in self.steps if s.row.refreshes]
 
     def counts(self) -> dict[str, Counter[str]]:
         """Steps by operator and kind."""

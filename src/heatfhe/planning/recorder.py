@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError, ObliviousError
+from heatfhe.planning.instructions import KINDS, Instruction
 from heatfhe.planning.pack import LinearMap
 from heatfhe.planning.plaintexts import Public, public
 from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.weights import Weight
 
 GRID = 257  # samples of a solver's domain on which the magnitudes of everything it computes are found
-FREE = frozenset({"add_plain", "negate", "times", "rotate", "rotate_many", "conjugate", "times_i", "select"})
-LEVELS = {"multiply": 1, "multiply_sum": 1, "multiply_plain": 1, "multiply_plain_sum": 1, "linear": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +38,9 @@ class Op:
     operator: str = ""
 
     @property
-    def levels(self) -> int:
-        """Levels it spends."""
-        return LEVELS.get(self.kind, 0)
+    def row(self) -> Instruction:
+        """What is known of its kind."""
+        return KINDS[self.kind]
 
 
 @dataclass(slots=True)
@@ -331,29 +330,11 @@ class Recorder:
     def _samples(
         self, kind: str, args: list[Facts], plains: tuple[Public, ...], number: int
     ) -> tuple[NDArray[np.float64], int]:
-        grids = {f.grid for f in args}
-        grid = grids.pop() if len(grids) == 1 else -1
+        row, grids = KINDS[kind], {f.grid for f in args}
+        grid = grids.pop() if len(grids) == 1 and row.sampled else -1
         v = [f.samples if grid >= 0 else f.bounds() for f in args]
         ends = np.array([1.0, float(self.rows)])  # row lengths; a vector's entries count as one
         p = [np.asarray(q.value(ends)).reshape(-1, 1) for q in plains]
         if grid < 0:
             p = [np.abs(q) for q in p]
-        if kind in ("add", "add_plain"):
-            return v[0] + (v[1] if len(v) > 1 else p[0]), grid
-        if kind == "sub":
-            return (v[0] - v[1] if grid >= 0 else v[0] + v[1]), grid
-        if kind == "negate":
-            return (-v[0] if grid >= 0 else v[0]), grid
-        if kind == "times":
-            return v[0] * number, grid
-        if kind == "multiply":
-            return v[0] * v[1], grid
-        if kind == "multiply_plain":
-            return v[0] * p[0], grid
-        if kind == "multiply_plain_sum":
-            return np.asarray(sum(a * b for a, b in zip(v, p))), grid
-        if kind == "multiply_sum":
-            return np.asarray(sum(a * b for a, b in zip(v[0::2], v[1::2]))), grid
-        if kind == "join":
-            return np.maximum.reduce([f.bounds() for f in args]), -1
-        return v[0], -1 if kind == "linear" else grid
+        return np.asarray(row.magnitude(v, p, number, grid >= 0)), grid

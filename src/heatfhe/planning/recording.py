@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heatfhe.errors import ConfigError
 from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.pack import LinearMap
-from heatfhe.planning.recorder import FREE, Facts, Op, Recorder
+from heatfhe.planning.recorder import Facts, Op, Recorder
 from heatfhe.planning.weights import Weight
 
 SLACK = 1.02  # over sampled domains: the samples may miss the very top
@@ -97,7 +97,7 @@ class Recording:
             for a in op.args:
                 if self.made_by[a] not in inside:
                     home = self.home[a]
-                    costs[home] = max(costs.get(home, 0), group.spent[op.results[0]] + op.levels)
+                    costs[home] = max(costs.get(home, 0), group.spent[op.results[0]] + op.row.levels)
         return costs
 
     def _work(self, group: Group) -> dict[str, int]:
@@ -119,32 +119,11 @@ class Recording:
         return self.made_by[value] not in self.groups[self.home[value]].ops
 
 
-def work(op: Op, facts: list[Facts] | tuple[Facts, ...]) -> dict[str, int]:
+def work(op: Op, facts: Sequence[Facts]) -> dict[str, int]:
     """Engine instructions of one operation, in the words of cost tables."""
-    parts = max(facts[r].parts for r in op.results) if op.results else 1
-    one: dict[str, int]
-    if op.kind in ("input", "join", "select"):
-        return {}
-    if op.kind in ("add", "sub", "negate", "add_plain", "times", "times_i"):
-        one = {"add": 1}
-    elif op.kind == "multiply":
-        one = {"multiply": 1}
-    elif op.kind == "multiply_sum":
-        one = {"tensor": len(op.args) // 2, "add": len(op.args) // 2 - 1, "relinearise": 1, "rescale": 1}
-    elif op.kind in ("multiply_plain", "multiply_plain_sum"):
-        one = {"multiply_plain": len(op.args), "add": len(op.args) - 1, "rescale": 1}
-    elif op.kind == "linear":
-        p = op.maps[0]
-        moved, giants = len([b for b in p.babies if b]), len([g for g in p.giants if g])
-        one = {"multiply_plain": p.plaintexts, "add": p.plaintexts - 1, "rescale": 1}
-        one |= {"hoist": 1 if moved else 0, "rotate_hoisted": moved, "rotate": giants}
-    elif op.kind == "rotate_many":
-        one = {"hoist": 1, "rotate_hoisted": len(op.by)}
-    elif op.kind in ("rotate", "conjugate"):
-        one = {op.kind: 1}
-    else:
-        raise ConfigError(f"no work is known for {op.kind!r}")
-    return {word: count * parts for word, count in one.items() if count}
+    parts = max(facts[r].parts for r in op.results)
+    one = op.row.counted(len(op.args), len(op.by), op.maps[0] if op.maps else None)
+    return {word: count * parts for word, count in one.items()}
 
 
 def finish(recorder: Recorder) -> Recording:
@@ -177,6 +156,7 @@ def finish(recorder: Recorder) -> Recording:
         return node >= 0 and ops[k].kind != "input" and roots[settled(node)] == value and readers[value] == 1
 
     for k, op in enumerate(ops):
+        free = op.row.linear and op.row.args == 1
         if op.group >= 0 and op.kind != "input":
             node = grouped.setdefault(op.group, len(members))
             if node == len(members):
@@ -184,18 +164,18 @@ def finish(recorder: Recorder) -> Recording:
                 roots.append(-1)
             members[node].append(k)
             roots[node] = op.results[-1]
-        elif op.kind in FREE and len(op.results) == 1 and mine(op.args[0]) and not recorder.facts[op.args[0]].last:
+        elif free and len(op.results) == 1 and mine(op.args[0]) and not recorder.facts[op.args[0]].last:
             node = settled(node_of[made_by[op.args[0]]])
             members[node].append(k)
             roots[node] = op.results[0]
-        elif op.kind in FREE or (op.kind in ("add", "sub") and len({home[a] for a in op.args}) == 1):
+        elif free or (op.row.linear and len({home[a] for a in op.args}) == 1):
             node_of.append(-1)
             for r in op.results:
                 home[r] = home[op.args[0]]
             continue
         else:
             node = new(k)
-            if op.kind in ("add", "sub"):
+            if op.row.linear:  # a sum or difference
                 for a in op.args:
                     same = recorder.facts[a].period == recorder.facts[op.results[0]].period
                     whole = recorder.facts[a].parts == recorder.facts[op.results[0]].parts
@@ -236,16 +216,13 @@ def _fused(ops: list[Op]) -> list[Op]:
     for k, op in enumerate(ops):
         if op.kind != "add" or op.group < 0:
             continue
-        pieces = [out[at[a]] for a in op.args]
-        for family in (("multiply_plain", "multiply_plain_sum"), ("multiply", "multiply_sum")):
-            if all(p is not None and p.kind in family and p.group == op.group for p in pieces) and all(
-                readers[a] == 1 for a in op.args
-            ):
-                args = tuple(x for p in pieces if p is not None for x in p.args)
-                plains = tuple(x for p in pieces if p is not None for x in p.plains)
-                out[k] = replace(op, kind=family[1], args=args, plains=plains)
-                for a in op.args:
-                    out[at[a]] = None
+        pieces = [p for a in op.args if (p := out[at[a]]) is not None and p.group == op.group and readers[a] == 1]
+        summed = {p.row.summed for p in pieces}
+        if len(pieces) == len(op.args) and len(summed) == 1 and (kind := summed.pop()):
+            args, plains = (tuple(x for p in pieces for x in getattr(p, side)) for side in ("args", "plains"))
+            out[k] = replace(op, kind=kind, args=args, plains=plains)
+            for a in op.args:
+                out[at[a]] = None
     return [op for op in out if op is not None]
 
 
@@ -261,7 +238,7 @@ def _group(ops: list[Op], members: list[int], root: int) -> Group:
             spent[r] = deepest
         for a in op.args:
             if a in inside:
-                spent[a] = max(spent.get(a, 0), deepest + op.levels)
+                spent[a] = max(spent.get(a, 0), deepest + op.row.levels)
     return Group(ops=tuple(members), root=root, spent=spent)
 
 

@@ -18,7 +18,6 @@ from heatfhe.planning.program import Program, Step
 from heatfhe.planning.weights import Weight
 
 OPERATORS = ("embedding", "layernorm", "linear", "cache", "attention", "softmax", "gelu", "head", "argmax")
-SPENDING = ("multiply", "multiply_sum", "multiply_plain", "multiply_plain_sum", "linear")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +59,6 @@ class OperatorTally:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def step_work(step: Step, products: Mapping[Weight, LinearMap]) -> Counter[str]:
-    """Engine instructions of one step, in the words of cost tables."""
-    kind, one = step.kind, Counter[str]()
-    if kind in ("add", "sub", "negate", "add_plain", "times", "times_i"):
-        one["add"] = 1
-    elif kind == "multiply":
-        one["multiply"] = 1
-    elif kind == "multiply_sum":
-        pairs = len(step.args) // 2
-        one.update({"tensor": pairs, "add": pairs - 1, "relinearise": 1, "rescale": 1})
-    elif kind in ("multiply_plain", "multiply_plain_sum"):
-        one.update({"multiply_plain": len(step.args), "add": len(step.args) - 1, "rescale": 1})
-    elif step.product is not None:
-        p = products[step.product]
-        moved = sum(1 for b in p.babies if b)
-        one.update({"multiply_plain": p.plaintexts, "add": p.plaintexts - 1, "rescale": 1, "hoist": int(moved > 0)})
-        one.update({"rotate_hoisted": moved, "rotate": sum(1 for g in p.giants if g)})
-    elif kind == "rotate_many":
-        one.update({"hoist": 1, "rotate_hoisted": len(step.by)})
-    elif kind in ("rotate", "conjugate"):
-        one[kind] = 1
-    return one
-
-
 def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]:
     """Counts and prices of a program by operator, in the order of a token; operators of one's own come after."""
     chosen, products = plan.program(program), plan.products
@@ -95,21 +70,20 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
         work: Counter[str] = Counter()
         seconds = refreshed = 0.0
         for s in steps:
-            one = step_work(s, products)
+            one = s.row.counted(len(s.args), len(s.by), None if s.product is None else products[s.product])
             work.update(one)
-            if s.kind.startswith("bootstrap"):
+            if s.row.refreshes:
                 refreshed += cost.refresh(s.period, slots)
             else:
-                spent = 1 if s.kind in SPENDING else 0
-                seconds += cost.price({k: v for k, v in one.items() if v}, s.level + spent)
-        boots = [s for s in steps if s.kind.startswith("bootstrap")]
+                seconds += cost.price(one, s.level + s.row.levels)
+        boots = [s for s in steps if s.row.refreshes]
         mapped = sum(_diagonals(s, products) for s in steps)
-        scalars = sum(p.vector is None for s in steps if s.kind in SPENDING for p in s.plains)
+        scalars = sum(p.vector is None for s in steps if s.row.levels for p in s.plains)
         out[operator] = OperatorTally(
             operator=operator,
             full=sum(1 for s in boots if s.period >= plan.packing.n),
             sparse=sum(1 for s in boots if s.period < plan.packing.n),
-            paired=sum(1 for s in boots if s.kind == "bootstrap_pair"),
+            paired=sum(1 for s in boots if len(s.results) == 2),
             plain_products=mapped,
             masks=work["multiply_plain"] - mapped - scalars,
             scalars=scalars,
@@ -138,7 +112,7 @@ def depth(program: Program, operator: str) -> int:
     longest = (0, 0)
     for s in program.steps:
         arrived = max((spent.get(a, (0, 0)) for a in s.args), default=(0, 0))
-        one = 1 if s.kind in SPENDING else 0
+        one = s.row.levels
         now = (arrived[0] + one, arrived[1] + (one if s.operator == operator else 0))
         spent.update(dict.fromkeys(s.results, now))
         longest = max(longest, now)
@@ -152,19 +126,19 @@ def path(program: Program) -> list[tuple[str, int]]:
     for i, s in enumerate(program.steps):
         for r in s.results:
             made[r] = i
-            spent[r] = max((spent.get(a, 0) for a in s.args), default=0) + (1 if s.kind in SPENDING else 0)
+            spent[r] = max((spent.get(a, 0) for a in s.args), default=0) + s.row.levels
     if not spent:
         return []
     value = max(spent, key=lambda v: (spent[v], v))
     out: list[tuple[str, int]] = []
     while value in made:
         s = program.steps[made[value]]
-        if s.kind in SPENDING or s.kind.startswith("bootstrap"):
+        if s.row.levels or s.row.refreshes:
             out.append((s.name, s.level))
         inside = [a for a in s.args if a in made]
         if not inside:
             break
-        if s.kind == "bootstrap_pair":
+        if s.row.refreshes:
             inside = [s.args[s.results.index(value)]]
             if inside[0] not in made:
                 break

@@ -18,10 +18,17 @@ from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph, Node
+from heatfhe.planning.instructions import KINDS
 from heatfhe.planning.placement.result import Placement, Refresh
 
 MAX_DIVISOR = 1024
 """A value may exceed a bootstrap's window by this factor: it is divided before (one level) and multiplied after."""
+
+SPLIT = {"add": 3, "conjugate": 1}
+"""Work of taking the two values of a pair apart."""
+
+RESCALING = {word: 1 for kind in ("times", "multiply_plain") for word in KINDS[kind].counted(1, 0, None)}
+"""Work of multiplying a value before a refresh and dividing it after, or the reverse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +73,7 @@ class Model:
         self.scale = [_scale(node, params, rules) for node in nodes]
         self.full = [max(node.costs, default=0) for node in nodes]
         self.work = [self._prices(node, deep) for node, deep in zip(nodes, self.full)]
-        self.split = cost.price({"add": 3, "conjugate": 1}, self.levels) if rules.pairing else 0.0
+        self.split = cost.price(SPLIT, self.levels) if rules.pairing else 0.0
         self.options = [self._options(i) for i in range(len(nodes))]
         self.pairable = [
             rules.pairing and bool(self.options[i]) and nodes[i].parts == 1 and not nodes[i].complex
@@ -113,7 +120,7 @@ class Model:
         if self.scale[i] == 1.0:
             return 0.0
         level = 1 if self.scale[i] < 1 else self.levels
-        once = self.cost.price({"add": 1, "multiply_plain": 1, "rescale": 1}, level)
+        once = self.cost.price(RESCALING, level)
         return once * self.graph.nodes[i].parts
 
     def _options(self, i: int) -> tuple[Option, ...]:
