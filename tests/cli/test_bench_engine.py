@@ -31,7 +31,8 @@ def test_bench_engine_answers_scripts_in_json(capsys: pytest.CaptureFixture[str]
     assert main([*arguments, "--processor-time"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert body["table"]["hardware"].endswith("processor time")
-    assert len(body["encode"]) == len(body["drop"]) == 9
+    assert len(body["encode"]) == len(body["table"]["seconds"]["drop"]) == 9
+    assert body["table"]["pairs"].keys() == body["table"]["bootstrap"].keys()
     assert "cores" in body["table"]["hardware"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from heatfhe.engine import ClearEngine, Engine
 from heatfhe.planning import KINDS, Given
-from heatfhe.planning.cost import INSTRUCTIONS, UNPRICED
+from heatfhe.planning.cost import INSTRUCTIONS, SINCE_2
 from tests.engine.counting import CountingEngine
 from tests.engine.maps import linear_map
 from tests.planning.clear_run import clear_params
@@ -69,7 +69,7 @@ def test_work_is_what_a_counting_engine_counts(kind: str) -> None:
     row, engine = KINDS[kind], CountingEngine(PARAMS)
     called(kind, engine, [engine.value(5)] * operands(kind))
     work = row.counted(operands(kind), len(BY) if row.rotates else 0, MAP if kind == "linear" else None)
-    assert work.keys() <= INSTRUCTIONS.keys() | UNPRICED
+    assert work.keys() <= INSTRUCTIONS.keys() | SINCE_2.keys()
     for word in ("rotate", "hoist", "rotate_hoisted", "conjugate", "multiply_plain"):
         assert work.get(word, 0) == engine.counts[word]
     products = work.get("multiply", 0) + work.get("tensor", 0)

@@ -110,6 +110,10 @@ class PricedEngine:
         self.under_way += 1000.0 + period
         return self._clear.bootstrap(a, period=period, bound=bound)
 
+    def bootstrap_pair(self, a: ClearValue, b: ClearValue, *, period: int, bound: float) -> Any:
+        self.under_way += 1500.0 + 2 * period
+        return self._clear.bootstrap_pair(a, b, period=period, bound=bound)
+
 
 def clear_encrypt(engine: ClearEngine, values: Any, *, level: int) -> bytes:
     return engine.dump(engine.value(values, level))
@@ -130,6 +134,7 @@ def test_differences_recover_the_prices(levels: tuple[int, ...] | None, tmp_path
     )
     table = costs.table
     assert table.bootstrap == {8: 1008.0, TOY.slots: 1000.0 + TOY.slots}
+    assert table.pairs == {8: 1516.0, TOY.slots: 1500.0 + 2 * TOY.slots}
     for word in ("add", "rotate", "hoist", "rotate_hoisted", "conjugate"):
         for level in (4, 8):
             assert table.seconds[word][level] == pytest.approx(PRICES[word] * (level + 1))
@@ -137,7 +142,7 @@ def test_differences_recover_the_prices(levels: tuple[int, ...] | None, tmp_path
         assert table.seconds[word][4] == pytest.approx(PRICES[word] * 5)
         assert len(table.seconds[word]) == TOY.levels + 1
     assert costs.encode[4] == pytest.approx(PRICES["encode"] * 5)
-    assert costs.drop[4] == pytest.approx(PRICES["drop"] * 5)
+    assert table.seconds["drop"][4] == pytest.approx(PRICES["drop"] * 5)
     table.save(tmp_path / "costs.json")
     assert CostTable.load(tmp_path / "costs.json") == table
 

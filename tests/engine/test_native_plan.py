@@ -17,7 +17,8 @@ from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.engine import ClearEngine, Decode, MemoryKeys, key_request
 from heatfhe.engine.native import NativeEngine
 from heatfhe.planning import Plan, plan
-from heatfhe.planning.tally import key_bytes
+from heatfhe.planning.plaintexts import Diagonal
+from heatfhe.planning.tally import key_bytes, weight_bytes
 from tests.engine.conformance import bits
 from tests.tiny import tiny_circuit
 
@@ -38,6 +39,17 @@ def tell(p: Plan, circuit: Circuit, engine: Any, put: Any, get: Any, prompt: lis
     return rows
 
 
+def held_weights(engine: NativeEngine) -> int:
+    """Bytes of the encoded plaintexts of linear maps that an engine keeps."""
+    total = 0
+    for ((use, key), _), words in engine._encodings._held.items():
+        if use == "map":
+            total += words.memory
+        elif isinstance(key[0].vector, Diagonal):
+            total += words.nbytes
+    return total
+
+
 def check(circuit: Circuit, name: str, prompt: list[int], count: int) -> None:
     params = native_params(name)
     p = plan(circuit, params)
@@ -48,6 +60,10 @@ def check(circuit: Circuit, name: str, prompt: list[int], count: int) -> None:
     keys = dict(ring.evaluation_keys())
     assert 1.0 <= sum(map(len, keys.values())) / key_bytes(p) < 1.01  # what a client is told before it makes them
     engine = NativeEngine(request, MemoryKeys(keys))
+    one = Decode(p, engine, p.source(circuit))
+    row = p.packing.pack_residual(circuit.folded.token[prompt[0]])
+    one.prompt([engine.parse(ring.encrypt(row, level=p.program("prompt").inputs["x"].level))])
+    assert held_weights(engine) == weight_bytes(p, "prompt")
     secret = tell(
         p, circuit, engine,
         lambda row, level: engine.parse(ring.encrypt(row, level=level)),

@@ -37,6 +37,8 @@ def use_cost(table: CostTable) -> None:
         if word in table.seconds:
             hold(all(table.price({word: 2}, level) >= 0 for level in (0, 3, 60)), "a negative price")
     hold(all(table.refresh(1 << k, 1024) >= 0 for k in range(11)), "a negative price")
+    dearer = (table.refresh(1 << k, 1024, pair=True) >= table.refresh(1 << k, 1024) for k in range(11))
+    hold(all(dearer), "a pair for less than one refresh")
 
 
 def use_noise(table: NoiseTable) -> None:
@@ -86,9 +88,11 @@ def noise_table() -> NoiseTable:
 
 
 def tables(folder: Path) -> Iterator[Format]:
-    yield json_file(
-        "cost", 3, folder, "cost-table", 1, cost_table("openfhe-cpu-16").as_json(), CostTable.load, use_cost
-    )
+    old = cost_table("openfhe-cpu-16")
+    new = replace(old, pairs=old.bootstrap, seconds={**old.seconds, "drop": (0.1, 0.2)})
+    for table in (old, new):
+        name = "cost" if table is old else "cost, version 2"
+        yield json_file(name, 2, folder, "cost-table", table.version, table.as_json(), CostTable.load, use_cost)
     yield json_file("noise", 3, folder, "noise-table", 2, noise_table().as_json(), NoiseTable.load, use_noise)
     body = circuit().calibration.as_json()
     yield json_file("calibration", 4, folder, "heatfhe-calibration", 1, body, Calibration.load, use_calibration)

@@ -24,8 +24,8 @@ from tests.mutations.storm import storm
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 21
 FORMATS = {
-    "cost", "noise", "calibration", "plan", "circuit", "configuration", "answer", "manifest", "refusal", "job",
-    "output", "bundle", "ciphertext", "fresh", "key", "key folder", "secret key",
+    "cost", "cost, version 2", "noise", "calibration", "plan", "circuit", "configuration", "answer", "manifest",
+    "refusal", "job", "output", "bundle", "ciphertext", "fresh", "key", "key folder", "secret key",
 }  # fmt: skip
 
 

@@ -34,6 +34,11 @@ def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, pr
 
     split = cost.price({"add": 3, "conjugate": 1}, top)
 
+    def pair(period: int) -> float:
+        if cost.version == 1:
+            return cost.refresh(period, params.slots) + split
+        return cost.refresh(period, params.slots, pair=True)
+
     def refreshes(v: int) -> list[tuple[tuple[int, ...], int, float]]:
         """Values lifted right after node v, the level they get, the price."""
         node = nodes[v]
@@ -44,13 +49,13 @@ def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, pr
         out.append(((v,), top, node.parts * one + rescaling(node)))
         if pairing and not node.complex:
             if node.parts == 2:
-                out.append(((v,), top - params.pair_levels, one + split + rescaling(node)))
+                out.append(((v,), top - params.pair_levels, pair(node.period) + rescaling(node)))
             else:
                 for u in range(v):
                     other = nodes[u]
                     if may(other) and not other.complex and other.parts == 1 and max(users[u], default=-1) > v:
-                        price = max(one, cost.refresh(other.period, params.slots)) + split
-                        out.append(((u, v), top - params.pair_levels, price + rescaling(node) + rescaling(other)))
+                        price = pair(max(node.period, other.period)) + rescaling(node) + rescaling(other)
+                        out.append(((u, v), top - params.pair_levels, price))
         return out
 
     def walk(v: int, now: list[int], paid: float) -> None:

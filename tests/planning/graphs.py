@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from heatfhe.ckks.params import Params
@@ -20,13 +22,16 @@ def params(levels: int, *, pair_levels: int = 0, window: float = 4.0, noise: flo
     )  # fmt: skip
 
 
-def table(*, work: bool) -> CostTable:
+def table(*, work: bool, pairs: bool = False) -> CostTable:
     """Prices in binary fractions, so that sums are exact: sparse refreshes cheaper, work dearer at higher levels."""
     row = tuple((1 + 3 * level) / 64 for level in range(12)) if work else (0.0,)
-    return CostTable(
+    old = CostTable(
         name="test", provenance="made up", hardware="none", slots=SLOTS,
         bootstrap={1: 0.5, 8: 0.75, SLOTS: 1.0}, seconds=dict.fromkeys(INSTRUCTIONS, row),
     )  # fmt: skip
+    if not pairs:
+        return old
+    return replace(old, pairs={1: 0.625, 8: 1.0, SLOTS: 1.75}, seconds={**old.seconds, "drop": row})
 
 
 @st.composite

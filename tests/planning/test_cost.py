@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,12 @@ SHIPPED = (
     "cheddar-h200", "equivalents", "fideslib-h200", "openfhe-cpu-11", "openfhe-cpu-12", "openfhe-cpu-16", "paper-a100",
     "unit",
 )  # fmt: skip
+
+
+NEW: dict[str, object] = {
+    "pairs": {1: 1.5, 16: 2.0, 256: 8.0, 1024: 17.0},
+    "seconds": {**dict.fromkeys(INSTRUCTIONS, (0.5, 1.0)), "drop": (0.25,)},
+}
 
 
 def make(**changes: object) -> CostTable:
@@ -57,6 +64,20 @@ def test_a_price_by_level_holds_beyond_the_last_entry() -> None:
     assert [make().price({"rotate": 2}, level) for level in (0, 1, 7)] == [1.0, 2.0, 2.0]
 
 
+def test_version_2_prices_pairs_and_drops_and_version_1_has_them_as_they_were(tmp_path: Path) -> None:
+    old, new = make(), make(**NEW)
+    assert (old.version, new.version) == (1, 2)
+    assert [old.refresh(p, 1024, pair=True) for p in (1, 4, 1024)] == [1.0, 1.5, 10.0]
+    assert [new.refresh(p, 1024, pair=True) for p in (1, 4, 512, 1024)] == [1.5, 1.75, 8.0, 17.0]
+    assert [new.refresh(p, 1024) for p in (1, 4, 512, 1024)] == [1.0, 1.5, 4.0, 10.0]
+    assert [t.price({"drop": 3, "add": 1}, 1) for t in (old, new)] == [1.0, 1.75]
+    for table in (old, new):
+        table.save(tmp_path / "t.json")
+        assert json.loads((tmp_path / "t.json").read_text())["version"] == table.version
+        assert cost_table(tmp_path / "t.json") == table
+    assert "pairs" not in old.as_json()
+
+
 def test_measured_tables_are_made_monotone() -> None:
     table = CostTable.measured(
         name="m", provenance="timed", hardware="a desk", slots=16, bootstrap={1: 2.0, 16: 1.0},
@@ -64,6 +85,12 @@ def test_measured_tables_are_made_monotone() -> None:
     )  # fmt: skip
     assert table.seconds["add"] == (3.0, 3.0, 4.0)
     assert table.bootstrap == {1: 2.0, 16: 2.0}
+    table = CostTable.measured(
+        name="m", provenance="timed", hardware="a desk", slots=16, bootstrap={1: 2.0, 16: 3.0},
+        seconds={"add": (3.0,), "drop": (2.0, 1.0)}, pairs={1: 5.0, 16: 2.5},
+    )  # fmt: skip
+    assert table.seconds["drop"] == (2.0, 2.0)
+    assert table.pairs == {1: 5.0, 16: 5.0}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +103,12 @@ def test_measured_tables_are_made_monotone() -> None:
         ({"seconds": {"rotate": (2.0, 1.0)}}, "rotate needs at least one price, never falling"),
         ({"seconds": {"fly": (1.0,)}}, "unknown instruction 'fly'"),
         ({"seconds": {"add": (float("nan"),)}}, "finite"),
+        ({**NEW, "pairs": {}}, "both drops and pairs"),
+        ({"pairs": NEW["pairs"]}, "both drops and pairs"),
+        ({**NEW, "pairs": {1024: 17.0}}, "of every period, or neither"),
+        ({**NEW, "pairs": {1: 1.5, 16: 1.75, 256: 8.0, 1024: 17.0}}, "cheaper than one refresh"),
+        ({**NEW, "pairs": {1: 9.0, 16: 2.0, 256: 8.0, 1024: 17.0}}, "must not be cheaper"),
+        ({**NEW, "pairs": {1: 1.5, 16: 2.0, 256: 8.0, 1024: float("inf")}}, "finite"),
     ],
 )
 def test_bad_tables_are_refused(changes: dict[str, object], message: str) -> None:

@@ -20,9 +20,11 @@ from tests.planning.graphs import SLOTS, graphs, params, table
 QUICK = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-def placed(graph: Graph, set_: Params, *, work: bool, rules: Rules, algorithm: str = "exact") -> Placement | None:
+def placed(
+    graph: Graph, set_: Params, *, work: bool, rules: Rules, algorithm: str = "exact", pairs: bool = False
+) -> Placement | None:
     try:
-        return place(graph, set_, table(work=work), algorithm=algorithm, rules=rules)
+        return place(graph, set_, table(work=work, pairs=pairs), algorithm=algorithm, rules=rules)
     except PlanError:
         return None
 
@@ -37,9 +39,24 @@ def placed(graph: Graph, set_: Params, *, work: bool, rules: Rules, algorithm: s
 def test_exact_equals_brute_force_over_all_levels(
     graph: Graph, pairing: bool, pair_levels: int, precision: float | None
 ) -> None:
-    set_ = params(3, pair_levels=pair_levels)
-    best = cheapest(graph, set_, table(work=True), pairing=pairing, precision=precision)
-    found = placed(graph, set_, work=True, rules=Rules(pairing=pairing, precision=precision))
+    equals_brute_force(graph, params(3, pair_levels=pair_levels), Rules(pairing=pairing, precision=precision))
+
+
+@QUICK
+@given(
+    graph=graphs(size=6, levels=3, work=True), pair_levels=st.integers(0, 1), precision=st.sampled_from((None, 1e-3))
+)
+def test_exact_equals_brute_force_where_pairs_have_their_own_prices(
+    graph: Graph, pair_levels: int, precision: float | None
+) -> None:
+    equals_brute_force(graph, params(3, pair_levels=pair_levels), Rules(precision=precision), pairs=True)
+
+
+def equals_brute_force(graph: Graph, set_: Params, rules: Rules, *, pairs: bool = False) -> None:
+    """The exact placement is legal where any is, and as cheap as the cheapest."""
+    prices = table(work=True, pairs=pairs)
+    best = cheapest(graph, set_, prices, pairing=rules.pairing, precision=rules.precision)
+    found = placed(graph, set_, work=True, rules=rules, pairs=pairs)
     assert (found is None) == math.isinf(best)
     if found is not None:
         assert found.seconds == pytest.approx(best, abs=1e-9)
@@ -51,6 +68,12 @@ def test_exact_is_legal_and_never_dearer_than_the_baselines(graph: Graph, pairin
     never_dearer(graph, pairing, pair_levels)
 
 
+@QUICK
+@given(graph=graphs(size=24, levels=5, work=True), pair_levels=st.integers(0, 1))
+def test_exact_is_never_dearer_where_pairs_have_their_own_prices(graph: Graph, pair_levels: int) -> None:
+    never_dearer(graph, True, pair_levels, pairs=True)
+
+
 @pytest.mark.slow
 @settings(QUICK, max_examples=2000)
 @given(graph=graphs(size=32, levels=5, work=True), pairing=st.booleans(), pair_levels=st.integers(0, 1))
@@ -58,12 +81,12 @@ def test_exact_is_never_dearer_over_many_larger_graphs(graph: Graph, pairing: bo
     never_dearer(graph, pairing, pair_levels)
 
 
-def never_dearer(graph: Graph, pairing: bool, pair_levels: int) -> None:
+def never_dearer(graph: Graph, pairing: bool, pair_levels: int, *, pairs: bool = False) -> None:
     """The exact placement is legal, exists where a baseline does, and costs no more."""
     set_, rules = params(5, pair_levels=pair_levels), Rules(pairing=pairing)
-    exact = placed(graph, set_, work=True, rules=rules)
+    exact = placed(graph, set_, work=True, rules=rules, pairs=pairs)
     for algorithm in ("greedy", "shortest-path"):
-        baseline = placed(graph, set_, work=True, rules=rules, algorithm=algorithm)
+        baseline = placed(graph, set_, work=True, rules=rules, algorithm=algorithm, pairs=pairs)
         assert exact is not None or baseline is None
         if exact is not None and baseline is not None:
             assert exact.seconds <= baseline.seconds + 1e-9

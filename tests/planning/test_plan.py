@@ -157,6 +157,29 @@ def test_steps_counted_are_steps_run(circuit: Circuit, made: Plan) -> None:
     assert sum(t.seconds for t in found.values()) == pytest.approx(sum(t.bootstraps for t in found.values()))
 
 
+def test_pairs_and_drops_count_in_predictions_where_a_table_prices_them(circuit: Circuit) -> None:
+    """With pairs at the price of a refresh the placement is the old one, and drops come on top."""
+    unit = cost_table("unit")
+    rows = {"drop": tuple(0.001 * (level + 1) for level in range(9))}
+    priced = replace(unit, pairs=unit.bootstrap, seconds={**unit.seconds, **rows})
+    dear = replace(priced, pairs={p: 3.0 * s for p, s in unit.bootstrap.items()})
+    old, new, other = (
+        plan(circuit, clear_params(64), cost=t, programs=("generate",), mlp="A") for t in (unit, priced, dear)
+    )
+    program = new.program("generate")
+    assert program.steps == old.program("generate").steps
+    levels = program.levels()
+    drops = sum(rows["drop"][levels[s.args[0]]] for s in program.steps if s.kind == "drop")
+    assert drops > 0.1
+    assert program.predicted_seconds == pytest.approx(old.program("generate").predicted_seconds + drops)
+    found, before = (sum(t.seconds for t in tally(new, "generate", table).values()) for table in (priced, unit))
+    assert found == pytest.approx(before + drops)
+    pairs = [sum(len(s.results) == 2 for s in p.program("generate").bootstraps()) for p in (new, other)]
+    assert pairs[0] > pairs[1] == 0  # at three times the price of a refresh nobody pairs
+    thrice = sum(t.seconds for t in tally(new, "generate", dear).values())
+    assert thrice == pytest.approx(found + 2 * pairs[0])
+
+
 def test_the_cache_keeps_one_level_over_all_programs(circuit: Circuit) -> None:
     made = plan(circuit, clear_params(64), programs=("generate", "prompt", "logits", "sample"))
     for program in made.programs.values():

@@ -100,11 +100,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.heading(f"{params.name} on {table.hardware}")
     shown = sorted({0, 1, params.levels // 2, params.levels})
     rows = [(word, *(1e3 * row[level] for level in shown)) for word, row in sorted(table.seconds.items())]
-    rows += [
-        (word, *(1e3 * row[level] for level in shown)) for word, row in (("encode", costs.encode), ("drop", costs.drop))
-    ]
+    rows.append(("encode", *(1e3 * costs.encode[level] for level in shown)))
     console.table(("milliseconds", *(f"level {level}" for level in shown)), rows)
-    console.table(("bootstrap of period", "seconds"), sorted(table.bootstrap.items()))
+    refreshes = [(period, one, table.pairs[period]) for period, one in sorted(table.bootstrap.items())]
+    console.table(("bootstrap of period", "seconds", "of a pair"), refreshes)
     if args.out:
         table.save(args.out)
         console.print(f"wrote {args.out}")

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ConfigError("--noise is for the clear engine; a real one has its own")
     fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}
     params = preset(args.params or fallback[args.engine])
-    costs = cost_table(args.costs or default_cost(params))
+    costs = cost_table(args.costs or default_cost(params, args.device))
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     windows = _windows(args, circuits[0])
     found: list[Evaluation] = []

@@ -31,21 +31,15 @@ FEW, MANY = 2, 8  # terms of the short and the long sum that are compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCosts:
-    """A cost table and what it does not hold: seconds to encode a plaintext and to drop, by level."""
+    """A cost table and what it does not hold: seconds to encode a plaintext, by level."""
 
     table: CostTable
     encode: tuple[float, ...]
-    drop: tuple[float, ...]
     load: float
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        return {
-            "table": self.table.as_json(),
-            "encode": list(self.encode),
-            "drop": list(self.drop),
-            "load_average": self.load,
-        }
+        return {"table": self.table.as_json(), "encode": list(self.encode), "load_average": self.load}
 
 
 def measure_request(params: Params, periods: Sequence[int]) -> KeyRequest:
@@ -132,10 +126,11 @@ def measure(
         row["drop"] = seconds(partial(engine.drop, top, at - 1))
         rows[level] = row
         reporter.advance("measure", level=level)
-    refresh = {}
+    refresh, pairs = {}, {}
     for period in wide:
         x = engine.parse(encrypt(np.tile(values[:period], params.slots // period), level=0))
         refresh[period] = seconds(partial(engine.bootstrap, x, period=period, bound=1.0))
+        pairs[period] = seconds(partial(engine.bootstrap_pair, x, x, period=period, bound=1.0))
         reporter.advance("measure", period=period)
     reporter.done("measure")
 
@@ -143,7 +138,7 @@ def measure(
         every = range(params.levels + 1)
         return tuple(float(s) for s in np.interp(every, asked, [rows[level][word] for level in asked]))
 
-    words = [w for w in rows[asked[0]] if w not in ("encode", "drop")]
+    words = [w for w in rows[asked[0]] if w != "encode"]
     load = os.getloadavg()[0]
     table = CostTable.measured(
         name=name,
@@ -155,5 +150,6 @@ def measure(
         slots=params.slots,
         bootstrap=refresh,
         seconds={w: column(w) for w in words},
+        pairs=pairs,
     )
-    return EngineCosts(table=table, encode=column("encode"), drop=column("drop"), load=load)
+    return EngineCosts(table=table, encode=column("encode"), load=load)

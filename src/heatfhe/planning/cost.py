@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.files import read_record, write_json
 
-KIND, VERSION = "cost-table", 1
+KIND, VERSIONS = "cost-table", (1, 2)
 SHIPPED = Path(__file__).parent / "costs"
 MAX_SLOTS, MAX_PRICE = 1 << 20, 1e12
 
@@ -31,8 +31,8 @@ INSTRUCTIONS: dict[str, str] = {
 }
 """What a node's work may count, and what each word means."""
 
-UNPRICED = frozenset({"drop"})
-"""What work counts and no table has a price for."""
+SINCE_2 = {"drop": "a value brought to a lower level: a division, priced by the level it comes from"}
+"""Words that tables of version 2 price; for those of version 1 they cost nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,11 @@ class CostTable:
 
     ``seconds[instruction][level]`` is the price with that many levels left; beyond the last entry the last one holds,
     so a table of one entry is flat. Prices never fall as the level rises: placements drop values as low as they can.
-    ``bootstrap[period]`` prices a refresh of a value with that many distinct slots; ``slots`` is
-    the full count of the machine's ring. ``unit`` names what one price unit is.
+    ``bootstrap[period]`` prices a refresh of a value with that many distinct slots, ``pairs[period]`` one of two real
+    values at once; ``slots`` is the full count of the machine's ring. ``unit`` names what one price unit is.
+
+    Version 2 has prices of pairs and of drops. Without them (version 1) a drop costs nothing and a pair as much as one
+    refresh, to which placements add the work of taking it apart.
     """
 
     name: str
@@ -52,6 +55,7 @@ class CostTable:
     bootstrap: Mapping[int, float]
     seconds: Mapping[str, tuple[float, ...]]
     unit: str = "s"
+    pairs: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for word in ("name", "provenance", "hardware"):
@@ -63,15 +67,19 @@ class CostTable:
             raise ConfigError(f"cost table {self.name}: has no price for a bootstrap of all {self.slots} slots")
         if any(p < 1 or p & (p - 1) or p > self.slots for p in self.bootstrap):
             raise ConfigError(f"cost table {self.name}: bootstrap periods must be powers of two up to {self.slots}")
-        prices = [*self.bootstrap.values(), *(s for row in self.seconds.values() for s in row)]
+        prices = [*self.bootstrap.values(), *self.pairs.values(), *(s for row in self.seconds.values() for s in row)]
         if not all(0 <= s <= MAX_PRICE for s in prices):
             raise ConfigError(f"cost table {self.name}: prices must be finite and not negative")
-        by_period = [self.bootstrap[p] for p in sorted(self.bootstrap)]
-        if by_period != sorted(by_period):
-            raise ConfigError(f"cost table {self.name}: a bootstrap of more distinct slots must not be cheaper")
+        for by_period in (self.bootstrap, self.pairs):
+            if (wide := [by_period[p] for p in sorted(by_period)]) != sorted(wide):
+                raise ConfigError(f"cost table {self.name}: a bootstrap of more distinct slots must not be cheaper")
+        if bool(self.pairs) != ("drop" in self.seconds) or (self.pairs and self.pairs.keys() != self.bootstrap.keys()):
+            raise ConfigError(f"cost table {self.name}: prices both drops and pairs of every period, or neither")
+        if any(self.pairs[p] < self.bootstrap[p] for p in self.pairs):
+            raise ConfigError(f"cost table {self.name}: a pair must not be cheaper than one refresh of its period")
         for word, row in self.seconds.items():
-            if word not in INSTRUCTIONS:
-                known = ", ".join(INSTRUCTIONS)
+            if word not in INSTRUCTIONS and word not in SINCE_2:
+                known = ", ".join((*INSTRUCTIONS, *SINCE_2))
                 raise ConfigError(f"cost table {self.name}: unknown instruction {word!r}; have: {known}")
             if not row or list(row) != sorted(row):
                 raise ConfigError(
@@ -89,24 +97,33 @@ class CostTable:
         slots: int,
         bootstrap: Mapping[int, float],
         seconds: Mapping[str, tuple[float, ...]],
+        pairs: Mapping[int, float] | None = None,
     ) -> CostTable:
-        """A table from raw timings: noise that makes a higher level or a wider period look cheaper is raised away."""
+        """A table from raw timings: noise that makes a higher level, a wider period or a pair look cheaper is raised
+        away."""
         periods = sorted(bootstrap)
-        wide = accumulate((bootstrap[p] for p in periods), max)
+        wide = dict(zip(periods, accumulate((bootstrap[p] for p in periods), max)))
+        both = accumulate((max(pairs[p], wide[p]) for p in periods), max) if pairs else ()
         return cls(
             name=name,
             provenance=provenance,
             hardware=hardware,
             slots=slots,
-            bootstrap=dict(zip(periods, wide)),
+            bootstrap=wide,
             seconds={word: tuple(accumulate(row, max)) for word, row in seconds.items()},
+            pairs=dict(zip(periods, both)),
         )
+
+    @property
+    def version(self) -> int:
+        """Of the file format: 2 with prices of pairs and drops."""
+        return 2 if self.pairs else 1
 
     def price(self, work: Mapping[str, int], level: int) -> float:
         """Seconds of a node's work when it runs with this many levels left."""
         total = 0.0
         for word, count in work.items():
-            row = self.seconds.get(word, (0.0,) if word in UNPRICED else None)
+            row = self.seconds.get(word, (0.0,) if word in SINCE_2 else None)
             if row is None:
                 raise PlanError(
                     f"cost table {self.name} ({self.hardware}) has no price for {word!r}, of which {count} are needed; "
@@ -115,23 +132,24 @@ class CostTable:
             total += count * row[min(level, len(row) - 1)]
         return total
 
-    def refresh(self, period: int, slots: int) -> float:
-        """Seconds of one bootstrap of a value with this period on a ring of this many slots.
+    def refresh(self, period: int, slots: int, *, pair: bool = False) -> float:
+        """Seconds of one bootstrap of a value, or of a pair of values, with this period on a ring of this many slots.
 
         Between two tabulated periods the price is linear in log2(period). A value that fills its ring pays the full
         price, whatever the ring.
         """
+        prices = self.pairs if pair and self.pairs else self.bootstrap
         if period >= slots:
-            return self.bootstrap[self.slots]
-        known = sorted(p for p in self.bootstrap if p < self.slots) or [self.slots]
+            return prices[self.slots]
+        known = sorted(p for p in prices if p < self.slots) or [self.slots]
         if period <= known[0] or period >= known[-1]:
-            return self.bootstrap[known[0] if period <= known[0] else known[-1]]
+            return prices[known[0] if period <= known[0] else known[-1]]
         above = next(p for p in known if p >= period)
         below = max(p for p in known if p <= period)
         if above == below:
-            return self.bootstrap[period]
+            return prices[period]
         t = (math.log2(period) - math.log2(below)) / (math.log2(above) - math.log2(below))
-        return (1 - t) * self.bootstrap[below] + t * self.bootstrap[above]
+        return (1 - t) * prices[below] + t * prices[above]
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
@@ -143,6 +161,7 @@ class CostTable:
             "unit": self.unit,
             "bootstrap": {str(p): self.bootstrap[p] for p in sorted(self.bootstrap)},
             "seconds": {word: list(self.seconds[word]) for word in sorted(self.seconds)},
+            **({"pairs": {str(p): self.pairs[p] for p in sorted(self.pairs)}} if self.pairs else {}),
         }
 
     @classmethod
@@ -153,6 +172,7 @@ class CostTable:
                 **{
                     **body,
                     "bootstrap": {int(p): float(s) for p, s in body["bootstrap"].items()},
+                    "pairs": {int(p): float(s) for p, s in body.get("pairs", {}).items()},
                     "seconds": {word: tuple(float(s) for s in row) for word, row in body["seconds"].items()},
                 }
             )
@@ -161,12 +181,12 @@ class CostTable:
 
     def save(self, path: Path) -> None:
         """Write the table as a versioned JSON file."""
-        write_json(path, KIND, VERSION, self.as_json())
+        write_json(path, KIND, self.version, self.as_json())
 
     @classmethod
     def load(cls, path: Path) -> CostTable:
         """Read a table written by save; refuses altered or foreign files."""
-        return read_record(path, KIND, (VERSION,), cls.from_json, remedy="measure the table again")
+        return read_record(path, KIND, VERSIONS, cls.from_json, remedy="measure the table again")
 
 
 def cost_tables() -> tuple[str, ...]:

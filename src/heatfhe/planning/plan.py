@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,8 @@ def plan(
         levels = dict(cache) or {
             key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
         }
-        made[name] = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
+        program = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
+        made[name] = replace(program, predicted_seconds=program.predicted_seconds + _drops(program, table))
         if name != "embed":
             cache = levels
         products.update(recording.products)
@@ -193,9 +194,17 @@ def plan(
     )  # fmt: skip
 
 
-def default_cost(params: Params) -> str:
-    """The shipped cost table nearest to an engine and its ring."""
-    if params.engine == "openfhe":
-        name = f"openfhe-cpu-{params.ring_dimension.bit_length() - 1}"
-        return name if name in cost_tables() else "openfhe-cpu-16"
-    return {"native": "cheddar-h200"}.get(params.engine, "paper-a100")
+def _drops(program: Program, table: CostTable) -> float:
+    """Seconds of a program's drops, which no placement counts."""
+    levels = program.levels()
+    return sum(table.price({"drop": 1}, levels[s.args[0]]) for s in program.steps if s.kind == "drop")
+
+
+def default_cost(params: Params, device: str = "cpu") -> str:
+    """The shipped cost table nearest to an engine, its set (or else its ring) and the device it runs on."""
+    machine = {"cuda": "h200"}.get(device, device)
+    near = {
+        "openfhe": (f"openfhe-cpu-{params.ring_dimension.bit_length() - 1}", "openfhe-cpu-16"),
+        "native": (f"{params.name}-{machine}", "cheddar-h200"),
+    }.get(params.engine, ("paper-a100",))
+    return next(name for name in near if name in cost_tables())

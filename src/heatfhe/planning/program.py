@@ -103,6 +103,11 @@ class Program:
             last.update({v: len(self.steps) for v in port.values})
         return last
 
+    def levels(self) -> dict[int, int]:
+        """The level of every value."""
+        made = {v: port.level for port in self.inputs.values() for v in port.values}
+        return made | {v: step.level for step in self.steps for v in step.results}
+
     def bootstraps(self) -> list[Step]:
         """Every bootstrap."""
         return [s for s in self.steps if s.row.refreshes]

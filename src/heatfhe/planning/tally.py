@@ -62,7 +62,7 @@ class OperatorTally:
 def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]:
     """Counts and prices of a program by operator, in the order of a token; operators of one's own come after."""
     chosen, products = plan.program(program), plan.products
-    slots = plan.params.slots
+    slots, levels = plan.params.slots, chosen.levels()
     out = {}
     found = dict.fromkeys(s.operator for s in chosen.steps)
     for operator in [*(o for o in OPERATORS if o in found), *(o for o in found if o not in OPERATORS)]:
@@ -73,9 +73,9 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
             one = s.row.counted(len(s.args), len(s.by), None if s.product is None else products[s.product])
             work.update(one)
             if s.row.refreshes:
-                refreshed += cost.refresh(s.period, slots)
+                refreshed += cost.refresh(s.period, slots, pair=len(s.results) == 2)
             else:
-                seconds += cost.price(one, s.level + s.row.levels)
+                seconds += cost.price(one, levels[s.args[0]])
         boots = [s for s in steps if s.row.refreshes]
         mapped = sum(_diagonals(s, products) for s in steps)
         scalars = sum(p.vector is None for s in steps if s.row.levels for p in s.plains)
@@ -166,8 +166,21 @@ def key_bytes(plan: Plan) -> int:
 
 
 def weight_bytes(plan: Plan, program: str) -> int:
-    """Bytes of all encoded plaintexts of linear maps, each at the level of its use."""
-    params, total = plan.params, 0.0
-    for s in plan.program(program).steps:
-        total += _diagonals(s, plan.products) * params.ring_dimension * (s.level + 2) * params.scale_bits / 8
+    """Bytes of all encoded plaintexts of linear maps, each at the level of its use.
+
+    Exact on the native engine: 32-bit words over the primes of the level and, inside a map, the special primes. On
+    others an estimate by the bits of the scale.
+    """
+    params, chosen = plan.params, plan.program(program)
+    native = native_set(params) if params.engine == "native" else None
+    levels, total = chosen.levels(), 0.0
+    for s in chosen.steps:
+        if not (count := _diagonals(s, plan.products)):
+            continue
+        if native is None:
+            total += count * params.ring_dimension * (s.level + 2) * params.scale_bits / 8
+            continue
+        limbs = len(native.chain.rows(levels[s.args[0]] + native.floor))
+        extra = len(native.chain.special) if s.product is not None else 0
+        total += 4 * count * params.ring_dimension * (limbs + extra)
     return int(total)

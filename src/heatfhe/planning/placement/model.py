@@ -25,7 +25,7 @@ MAX_DIVISOR = 1024
 """A value may exceed a bootstrap's window by this factor: it is divided before (one level) and multiplied after."""
 
 SPLIT = {"add": 3, "conjugate": 1}
-"""Work of taking the two values of a pair apart."""
+"""Work of taking the two values of a pair apart, where a table does not price pairs themselves."""
 
 RESCALING = {word: 1 for kind in ("times", "multiply_plain") for word in KINDS[kind].counted(1, 0, None)}
 """Work of multiplying a value before a refresh and dividing it after, or the reverse."""
@@ -73,7 +73,7 @@ class Model:
         self.scale = [_scale(node, params, rules) for node in nodes]
         self.full = [max(node.costs, default=0) for node in nodes]
         self.work = [self._prices(node, deep) for node, deep in zip(nodes, self.full)]
-        self.split = cost.price(SPLIT, self.levels) if rules.pairing else 0.0
+        self.apart = cost.price(SPLIT, self.levels) if rules.pairing and not cost.pairs else 0.0
         self.options = [self._options(i) for i in range(len(nodes))]
         self.pairable = [
             rules.pairing and bool(self.options[i]) and nodes[i].parts == 1 and not nodes[i].complex
@@ -92,10 +92,16 @@ class Model:
         return self.levels - self.params.pair_levels - (1 if self.scale[i] > 1 else 0)
 
     def pair_seconds(self, u: int, v: int) -> float:
-        """Price of one shared bootstrap of two values: the dearer of the two, and the split."""
+        """Price of one shared bootstrap of two values, of the longer period."""
         nodes = self.graph.nodes
         period = max(nodes[u].period, nodes[v].period)
-        return self.cost.refresh(period, self.params.slots) + self.split + self._rescaling(u) + self._rescaling(v)
+        one = self.cost.refresh(period, self.params.slots)
+        return one + self._more(period) + self._rescaling(u) + self._rescaling(v)
+
+    def _more(self, period: int) -> float:
+        """What a pair of this period costs more than one refresh."""
+        slots = self.params.slots
+        return self.cost.refresh(period, slots, pair=True) - self.cost.refresh(period, slots) + self.apart
 
     def reads(self, i: int) -> list[tuple[int, int]]:
         """Distinct inputs of a node, each with the most levels spent on the way from it."""
@@ -134,7 +140,7 @@ class Model:
         if not self.rules.pairing or node.complex or node.parts < 2:
             return (alone,)
         half = math.ceil(node.parts / 2)
-        seconds = half * one + (node.parts // 2) * self.split + extra
+        seconds = half * one + (node.parts // 2) * self._more(node.period) + extra
         folded = Option(start=start, after=self.pair_after(i), seconds=seconds, bootstraps=half, paired=True)
         if self.params.pair_levels == 0 and folded.seconds <= alone.seconds:
             return (folded,)
