@@ -15,6 +15,7 @@ pytest.importorskip("numba", reason="compiled kernels need numba")
 
 from numba import config
 
+import heatfhe
 from heatfhe.ckks.kernels import cpu, cpu_jit
 from heatfhe.ckks.kernels.cpu_jit import cache_folder, fingerprint
 
@@ -53,25 +54,26 @@ def test_the_kernels_are_kept_in_that_folder() -> None:
 
 @pytest.mark.slow
 def test_a_changed_helper_is_compiled_into_its_callers_again(tmp_path: Path) -> None:
-    """Two modules as cpu.py and cpu_transforms.py are; only the helper changes between two processes."""
-    shutil.copy(cpu_jit.__file__, tmp_path / "cpu_jit.py")
-    helper = tmp_path / "helper.py"
-    (tmp_path / "caller.py").write_text(
-        "from cpu_jit import jit\nfrom helper import value\n\n"
+    """A caller of cpu_transforms.py in a copy of the package; only cpu_transforms.py changes between two processes."""
+    package = tmp_path / "heatfhe"
+    shutil.copytree(Path(heatfhe.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    helper = package / "ckks" / "kernels" / "cpu_transforms.py"
+    (helper.parent / "caller.py").write_text(
+        "from heatfhe.ckks.kernels.cpu_transforms import jit, value\n\n"
         '@jit("int64(int64)")\ndef twice(x):\n    return 2 * value(x)\n'
     )
-    text = "from cpu_jit import jit\n\n@jit()\ndef value(x):\n    return x + {}\n"
+    text = helper.read_text() + "\n\n@jit()\ndef value(x):\n    return x + "
     env = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
 
     def run() -> str:
-        code = "import caller; print(caller.twice(10), sum(caller.twice.stats.cache_hits.values()))"
+        code = "from heatfhe.ckks.kernels.caller import twice; print(twice(10), sum(twice.stats.cache_hits.values()))"
         return subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout
 
-    helper.write_text(text.format(1))
+    helper.write_text(text + "1\n")
     assert run() == "22 0\n"
     assert run() == "22 1\n"  # the cache is used
-    helper.write_text(text.format(2))
+    helper.write_text(text + "2\n")
     assert run() == "24 0\n"
 
 

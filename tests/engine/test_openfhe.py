@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,17 +212,24 @@ def test_hostile_keys_with_right_digests_never_reach_openfhes_parser(made: Made,
     tag = made.pair.engine._tag  # type: ignore[attr-defined]
     _, body = unseal(made.keys[name], KEY, TOY.digest, name=name)
     good, n = bytes(body), TOY.ring_dimension
-    offset, prime = next(residue_arrays(good, n))
-    large = bytearray(good)
-    large[offset : offset + 8] = prime.to_bytes(8, "little")
-    for bad in (b"", b"\0" * 100, os.urandom(1 << 16), bytes(large), good + bytes(8 * n), good[: -8 * n]):
+
+    def hostile() -> Iterator[bytes]:
+        yield from (b"", b"\0" * 100, os.urandom(1 << 16), good + bytes(8 * n), good[: -8 * n])
+        offset, prime = next(residue_arrays(good, n))
+        yield good[:offset] + prime.to_bytes(8, "little") + good[offset + 8 :]
+
+    for bad in hostile():
         header = Header(magic=KEY, level=0, params_digest=TOY.digest, tag=tag, name=name)
         keys = MemoryKeys({**made.keys, name: seal(header, bad)})
         context = made.pair.engine._context  # type: ignore[attr-defined]
         guarded = copy.copy(context)
-        guarded.openfhe = SimpleNamespace(BINARY=None, Serialize=context.openfhe.Serialize)
+        guarded.openfhe = SimpleNamespace(
+            BINARY=None, Serialize=context.openfhe.Serialize, DeserializeEvalMultKeyString=refuse
+        )
         guarded.cc = SimpleNamespace(
-            GetAllEvalMultKeys=lambda: {tag: None}, DeserializeEvalAutomorphismKey=refuse, EvalSub=context.cc.EvalSub
+            GetAllEvalMultKeys=lambda: {tag: None} if name != "relinearisation" else {},
+            DeserializeEvalAutomorphismKey=refuse,
+            EvalSub=context.cc.EvalSub,
         )
         with pytest.raises(WireError, match=f"key {name.split('/')[0]}|empty"):
             load_keys(guarded, LEVELLED, keys)

@@ -235,6 +235,18 @@ def test_sessions_that_never_got_a_job_do_not_lock_their_owner_out(source: Model
         assert {s["session"] for s in client.sessions()} == {kept, fresh}
 
 
+def test_empty_sessions_of_long_ago_make_room(source: ModelSource, tmp_path: Path) -> None:
+    with joined(source, tmp_path) as app:
+        client = app.client(keyring=BigKeyring)
+        kept = client.open().session
+        (facts,) = client.sessions()
+        words = {name: facts[name] for name in ("model", "config_id", "key_set")}
+        left = {app.service.sessions.create("alice", **words, now=1000.0 + i).session for i in range(31)}
+        fresh = client.open().session
+        found = {s["session"] for s in client.sessions()}
+        assert {kept, fresh} <= found < {kept, fresh, *left}
+
+
 def test_a_session_whose_only_job_failed_is_empty_and_goes_with_its_job(source: ModelSource, tmp_path: Path) -> None:
     with joined(source, tmp_path) as app:
         client = app.client(keyring=BigKeyring)
