@@ -145,13 +145,14 @@ def card() -> list[str]:
     rows, known, _ = sparse_rows(x)
     without = hybrid(x, matzov, meet=True, ring=False)
     limit = largest_modulus(n, params.secret_weight, ATTACKS["hybrid, guesses met in the middle"], 1300, 1555)
-    verdict = "holds" if known >= 128 else "DOES NOT HOLD against this attack"
+    claim, bounds = params.security_bits, MAX_LOG_QP_BY_WEIGHT[params.secret_weight][n]
+    verdict = "holds" if known >= claim else "DOES NOT HOLD against this attack"
     out += [
         "", f"## The main secret of `openfhe-16`: weight {x.weight}, log2 QP {x.log_q:.1f}", "", *HEAD, *rows, "",
-        f"Best known attack: {known:.1f} bits, {known - 128:+.1f} against the claim of 128, so the claim {verdict}.",
-        f"Without the ring's rotations the same attack costs {without:.1f}. The bound in use is "
-        f"{MAX_LOG_QP_BY_WEIGHT[params.secret_weight][n]:g} bits (Lattigo's);",
-        f"128 bits against the rotations would allow {limit}.",
+        f"Best known attack: {known:.1f} bits, {known - claim:+.1f} against the claim of {claim}, which {verdict}.",
+        f"Without the ring's rotations the same attack costs {without:.1f}. The bound in use for {claim} bits is",
+        f"{bounds[claim]:g}; 128 bits against the rotations would allow {limit}, the bound in use for them is "
+        f"{bounds[128]:g}.",
     ]  # fmt: skip
     return out
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heatfhe.ckks.params import MAX_LOG_SPARSE_MODULUS
+from heatfhe.ckks.params import MAX_LOG_QP_BY_WEIGHT, MAX_LOG_SPARSE_MODULUS
 from heatfhe.planning.params import preset
 
 ROOT = Path(__file__).parents[2]
@@ -72,3 +72,11 @@ def test_less_weight_is_weaker_and_rotations_help_the_attacker() -> None:
     few, many = (attacks.dual_hybrid(Instance(N, 112, h), matzov, meet=False, ring=True) for h in (16, 32))
     assert few < many - 20
     assert attacks.dual_hybrid(Instance(N, 112, 32), matzov, meet=False, ring=False) > many
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bits", "bound"), sorted(MAX_LOG_QP_BY_WEIGHT[192][N].items()))
+def test_the_bounds_of_weight_192_leave_the_bits_they_are_for(bits: int, bound: float) -> None:
+    """No more than the attack costs, and within half a bit of it."""
+    found = attacks.hybrid(Instance(N, bound, 192), matzov, meet=True, ring=True)
+    assert bits <= found < bits + 0.5

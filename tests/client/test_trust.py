@@ -55,6 +55,9 @@ def test_only_parameters_of_128_bits_pass_by_default() -> None:
     with pytest.raises(ConfigError, match=r"NO SECURITY.*--insecure"):
         check_config(config(params=preset("insecure-native-12")))
     check_config(config(params=preset("insecure-native-12")), insecure=True)
+    with pytest.raises(ConfigError, match=r"openfhe-16: 122 bits: .*less than the 128 bits wanted.*--insecure"):
+        check_config(config(engine="openfhe", params=preset("openfhe-16")))
+    check_config(config(engine="openfhe", params=preset("openfhe-16")), insecure=True)
     with pytest.raises(ConfigError, match="NOT be encrypted"):
         check_config(config(engine="clear"), insecure=True)
     with pytest.raises(ConfigError, match="unknown engine"):

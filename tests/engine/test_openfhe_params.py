@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from heatfhe.ckks.params import MAX_LOG_QP_BY_WEIGHT, Params
+from heatfhe.ckks.params import MAX_LOG_QP, MAX_LOG_QP_BY_WEIGHT, Params
 from heatfhe.errors import ConfigError, EngineError, MissingExtraError
 from heatfhe.planning.openfhe_sets import (
     PRESETS,
@@ -36,11 +36,13 @@ def test_toy_sets_have_eight_levels_and_claim_nothing() -> None:
         assert (p.ring_dimension, p.levels, p.scale_bits, p.security_bits) == (1 << log_n, 8, 59.0, 0)
 
 
-def test_the_secure_set_meets_both_budgets() -> None:
+def test_the_large_set_claims_what_attacks_on_sparse_secrets_leave() -> None:
     p = openfhe_params("openfhe-16")
-    assert (p.ring_dimension, p.levels, p.security_bits) == (1 << 16, 5, 128)
+    assert (p.ring_dimension, p.levels, p.security_bits) == (1 << 16, 5, 122)
     assert p.log_qp == 60 + 22 * 59 + 3 * 60
-    assert p.log_qp <= MAX_LOG_QP_BY_WEIGHT[192][p.ring_dimension]
+    bounds = MAX_LOG_QP_BY_WEIGHT[192][p.ring_dimension]
+    assert bounds[128] < p.log_qp <= bounds[122] < MAX_LOG_QP[p.ring_dimension][128]  # no uniform ternary secret
+    assert p.security_claim.startswith("122 bits: log2 QP 1538.0 <= 1540 (runs/security_estimate.py: ")
     assert "weight 192" in p.security_claim
     assert p.sparse_modulus_bits == 0.0  # no key under a sparser secret than the main one
 

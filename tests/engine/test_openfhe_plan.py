@@ -182,7 +182,7 @@ print(o.bits, o.bootstraps, o.rotations, o.peak_gib)
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_a_norm_and_a_softmax_of_the_default_model_at_128_bits_within_16_gib() -> None:
+def test_a_norm_and_a_softmax_of_the_default_model_on_the_large_ring_within_16_gib() -> None:
     done = subprocess.run([sys.executable, "-c", SECURE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     kept, bootstraps, _, peak = map(float, done.stdout.split())

@@ -31,8 +31,9 @@ def check_config(config: ModelConfig, *, insecure: bool = False, simulate: bool 
             "allow it for a trial with --simulate"
         )
     if config.params.security_bits < 128 and not (insecure or simulate):
+        short = "less than the 128 bits wanted" if config.params.security_bits else "your prompt would not be safe"
         raise ConfigError(
-            f"{config.model}: {config.params.name}: {config.params.security_claim}; your prompt would not be safe. "
+            f"{config.model}: {config.params.name}: {config.params.security_claim}; {short}. "
             "Use another server, or allow it for a trial with --insecure"
         )
 

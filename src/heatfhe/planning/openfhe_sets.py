@@ -15,9 +15,11 @@ a bound is the end of a fitted domain, and what is refreshed lies well inside (1
 softmax of the default model), where the cube has vanished and noise is all there is.
 
 Main secrets here have weight 192 (OpenFHE's choice for its sparse modes), for which the table of uniform ternary
-secrets is too generous: the bound is ``MAX_LOG_QP_BY_WEIGHT``. Sparse-secret encapsulation in OpenFHE 1.6 publishes
-one key under q0 * P' = 60 + 66 bits, above the 120 bits we accept, so no encapsulated 59/60-bit set may be called
-secure; the secure set uses the weight-192 secret throughout and pays with a wider modular reduction.
+secrets is too generous: the bounds are ``MAX_LOG_QP_BY_WEIGHT``, by which ``openfhe-16`` has 122 bits, not 128; to
+serve or to use it wants ``--insecure``. 128 bits would take a special prime instead of three (23 digits for 8, keys 2.7
+times as large). Sparse-secret encapsulation in OpenFHE 1.6 publishes one key under q0 * P' = 60 + 66 bits, above the
+120 bits we accept, so no encapsulated 59/60-bit set may claim anything; ``openfhe-16`` uses the weight-192 secret
+throughout and pays with a wider modular reduction.
 """
 
 from __future__ import annotations
@@ -71,10 +73,10 @@ def make_params(
     log_p = AUXILIARY_BITS * special_primes(depth, digits, scale_bits, first_bits)
     log_qp = float(first_bits + depth * scale_bits + log_p)
     n = 1 << log_n
-    budgeted = MAX_LOG_QP_BY_WEIGHT[SECRET_WEIGHT].get(n, 0.0)
+    budgeted = max(MAX_LOG_QP_BY_WEIGHT[SECRET_WEIGHT].get(n, {0: 0.0}).values())
     if not name.startswith("insecure-") and log_qp > budgeted:
         raise ConfigError(
-            f"{name}: log2 QP {log_qp:g} exceeds {budgeted:g}, the 128-bit budget for secrets "
+            f"{name}: log2 QP {log_qp:g} exceeds {budgeted:g}, the largest modulus with a claim for secrets "
             f"of weight 192 at ring dimension {n}; use more digits or fewer levels, or call the set insecure-..."
         )
     literal = {
