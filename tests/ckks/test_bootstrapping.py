@@ -158,6 +158,22 @@ def test_the_shape_of_a_message_does_not_matter() -> None:
             assert np.abs(s.error(got, x).real).max() <= stated, (period, name)
 
 
+def test_the_noise_of_a_slot_goes_with_the_secret_there() -> None:
+    """A rounding error is multiplied by the secret's value at the slot; divided by that, it is nearly Gaussian."""
+    s, rng = model(), np.random.default_rng(9)
+    size = np.abs(Encoder(MODEL.chain.ring_dimension).decode(s.secret.dense.astype(np.float64)))
+    size /= np.sqrt(np.mean(size**2))
+    noise = np.array(
+        [
+            s.decrypt(s.bootstrapper.bootstrap_real(s.encrypt(rng.uniform(-1, 1, 1024), s.floor), period=1024)).imag
+            for _ in range(6)
+        ]
+    )
+    assert noise[:, size > 2**0.5].std() > 4 * noise[:, size < 0.5].std()  # a Gaussian of one width would give 1
+    raw, scaled = (float(np.mean(x**4) / np.mean(x**2) ** 2) for x in (noise, (noise / size)[:, size > 0.3]))
+    assert raw > 5.5 > 4.5 > scaled  # 3 is Gaussian; what is left is that the overflow chooses between two widths
+
+
 def test_uniform_inputs_keep_more_than_twenty_bits() -> None:
     s, x = model(), np.random.default_rng(1).uniform(-1, 1, 1024)
     error = s.error(s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor), period=1024), x)

@@ -10,8 +10,9 @@
 
 Every set runs SlotsToCoeffs first: its noise does not depend on a message's shape, so the figures hold for constant
 vectors, one-hot rows and single numbers as for random ones. Noise is relative to the bound a bootstrap is told; what
-is promised of the worst slot leaves two bits, and three for the imaginary part a refreshed value may carry (2 of 84
-refreshes at N = 2^11 pass four).
+is promised of the worst slot leaves two bits, and three for the imaginary part a refreshed value may carry: at N = 2^11
+one refresh in 60 passes four and one in a million three, since noise in a slot goes with the secret's value there and
+has Laplace's tail (docs/security-native.md).
 
 Failure of a bootstrap (|I| > 15 for a secret of weight 32): 2^-105 at N = 2^16, less below.
 """
