@@ -3,7 +3,8 @@
 
 Targets: frame, archive, configuration, plan. The fuzzer's bytes are sealed before they are read (lengths, digests), so
 that it searches behind the hashes, not in front of them. The laws are those of ``formats``: whatever is not a HeatError
-ends the run and leaves its input in a file. It starts from the valid example and a few hundred changes of it.
+ends the run and leaves its input in a file. It starts from the valid example and a few hundred changes of it. Readers
+of files write each input first: a TMPDIR in memory (/dev/shm) made it 80 times as fast on a busy disk.
 """
 
 from __future__ import annotations
