@@ -99,7 +99,7 @@ def run_stage(args: argparse.Namespace) -> None:
     from heatfhe.circuit import Circuit
     from heatfhe.client import NativeKeyring
     from heatfhe.engine import ClearEngine, Decode, MemoryKeys, NativeEngine, key_request
-    from heatfhe.planning import cost_table, plan, preset, tally
+    from heatfhe.planning import cost_table, default_cost, plan, preset, tally
 
     journal = Journal(args.out / "run.jsonl")
     if args.fixture:
@@ -110,12 +110,12 @@ def run_stage(args: argparse.Namespace) -> None:
         circuit = Circuit.load(args.circuit)
     params = preset(args.params)
     context = min(CONTEXT, circuit.shape.context)
-    costs = cost_table(args.costs) if args.costs else None
+    costs = cost_table(args.costs or default_cost(params, args.device))
     programs = ("generate", "prompt", "logits") if args.logits else ("generate", "prompt")
     made = plan(circuit, params, programs=programs, context=context, mlp="A", cost=costs)
     steps = made.program("generate")
     refreshes = Counter(f"{s.kind}, period {s.period}" for s in steps.bootstraps())
-    priced = {k: t.seconds for k, t in tally(made, "generate", costs or cost_table(made.cost)).items()}
+    priced = {k: t.seconds for k, t in tally(made, "generate", costs).items()}
     counts = circuit.calibration.iterations()
     journal.write(
         "plan", circuit=circuit.name, params=params.name, log2_qp=params.log_qp, security=params.security_bits,

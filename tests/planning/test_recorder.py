@@ -8,7 +8,7 @@ import pytest
 
 from heatfhe.approx import Depth, ReciprocalFit, evaluate, fit_inverse_sqrt, inverse_sqrt, reciprocal
 from heatfhe.errors import ConfigError, ObliviousError
-from heatfhe.planning.plaintexts import Append, Bias, Diagonal, Mask, Position, Public, Skew
+from heatfhe.planning.plaintexts import Bias, Diagonal, Mask, Position, Public, Skew
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
 from heatfhe.planning.weights import Dense, Embedding, Projection, Unembedding, parse_weight
@@ -159,7 +159,7 @@ PLAINTEXTS = {
     "1.0*rows^0.0009765625": Public(1.0, 2.0**-10),
     "1.0*rows^2*words": Public(1.0, 2.0, Mask.WORDS),
     "1.0*first.hidden": Public.of(Mask.FIRST_HIDDEN),
-    "1.0*append.v": Public.of(Append("v")),
+    "1.0*append.v": Public.of(Mask.APPEND_V),
     "1.0*skew.3": Public.of(Skew(3)),
     "1.0*position": Public.of(Position()),
     "2.0*bias:h.0.attn.c_attn/k": Public(2.0, 0.0, Bias(Projection("h.0.attn.c_attn", "k"))),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,10 @@ STEEPEST = 64.0  # power of the row length
 
 
 class _Slots:
-    """What the vectors share: a name in plan files, a layout, and numbers made from a source."""
+    """What the vectors share. Each has a ``key``, its name in plan files, and ``slots``, as they are laid out."""
 
     __slots__ = ()
     moves: ClassVar[bool] = False  # whether it depends on the position
-
-    @property
-    def key(self) -> str:
-        """Its name in a plan file."""
-        raise NotImplementedError
 
     def period(self, s: PlaintextSource) -> int:
         """Distinct slots."""
@@ -45,14 +40,12 @@ class _Slots:
         """Ciphertexts it differs in."""
         return 1
 
-    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        """The slots laid out, for one ciphertext."""
-        raise NotImplementedError
-
 
 class Mask(_Slots, Enum):
     """Ones where something is true of a slot, zeros elsewhere."""
 
+    APPEND_K = "append.k"  # where the cache keeps this position's key
+    APPEND_V = "append.v"  # and its value
     CAUSAL = "causal"  # a cached position up to this one, in a head that is none of the padding
     FIRST = "first"  # copy 0 of the heads' layout
     FIRST_HIDDEN = "first.hidden"  # copy 0 of the hidden layout
@@ -66,19 +59,22 @@ class Mask(_Slots, Enum):
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
-        return self is Mask.CAUSAL
+        return self in (Mask.APPEND_K, Mask.APPEND_V, Mask.CAUSAL)
 
     def period(self, s: PlaintextSource) -> int:
         p = s.packing
         return {Mask.CAUSAL: p.m * p.stride, Mask.IDLE: p.Hp, Mask.WORDS: p.V}.get(self, p.n)
 
     def parts(self, s: PlaintextSource) -> int:
-        return s.packing.vocabulary_parts if self is Mask.WORDS else 1
+        p = s.packing
+        return {Mask.APPEND_K: p.m, Mask.APPEND_V: p.m, Mask.WORDS: p.vocabulary_parts}.get(self, 1)
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         p, heads, slot = s.packing, s.circuit.shape.heads, np.arange(s.packing.n)
         e, c, h = p.coordinates
         where: dict[Mask, Callable[[], NDArray[Any]]] = {
+            Mask.APPEND_K: lambda: (e % p.m == position // p.t) & (c == position % p.t),
+            Mask.APPEND_V: lambda: ((e + part) % p.m == position // p.t) & (c == position % p.t),
             Mask.CAUSAL: lambda: (e % p.m * p.t + c <= position) & (h < heads),
             Mask.FIRST: lambda: c == 0,
             Mask.FIRST_HIDDEN: lambda: slot % p.stride // p.hF == 0,
@@ -87,27 +83,6 @@ class Mask(_Slots, Enum):
             Mask.WORDS: lambda: p.vocabulary(part) >= 0,
         }
         return np.asarray(where[self](), dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class Append(_Slots):
-    """Ones where the cache keeps this position's key or value."""
-
-    kind: Literal["k", "v"]
-    moves: ClassVar[bool] = True
-
-    @property
-    def key(self) -> str:
-        return f"append.{self.kind}"
-
-    def parts(self, s: PlaintextSource) -> int:
-        return s.packing.m
-
-    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        p = s.packing
-        e, c, _ = p.coordinates
-        shift = part if self.kind == "v" else 0
-        return np.asarray(((e + shift) % p.m == position // p.t) & (c == position % p.t), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +149,7 @@ class Diagonal(_Slots):
         return s.diagonal(self.weight, self.giant, self.baby)
 
 
-Factor = Union[Mask, Append, Skew, Position, Bias, Diagonal]
+Factor = Union[Mask, Skew, Position, Bias, Diagonal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +247,6 @@ def _factor(name: str) -> Factor:
     kind, colon, rest = name.partition(":")
     if not colon:
         kind, _, rest = name.partition(".")
-        if kind == "append" and rest in ("k", "v"):
-            return Append(rest)  # type: ignore[arg-type]
         return Skew(int(rest)) if kind == "skew" else Mask(name)
     if kind == "map":
         weight, giant, baby = rest.split(":")

@@ -26,22 +26,10 @@ MOST_PARTS = 1 << 16  # ciphertexts of one value
 
 
 class _Weight:
-    """What the weights share: a name in plan files, and the layout of their bias."""
+    """What the weights share. Each has a ``key``, its name in plan files, and ``terms``, two where two matrices make a
+    map complex; all but the embedding have a ``bias``, laid out for one ciphertext."""
 
     __slots__ = ()
-
-    @property
-    def key(self) -> str:
-        """Its name in a plan file."""
-        raise NotImplementedError
-
-    def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
-        """Matrix, layout in and layout out; two such where a map is complex by two matrices."""
-        raise NotImplementedError
-
-    def bias(self, s: PlaintextSource, part: int) -> Real:
-        """The bias laid out, for one ciphertext."""
-        raise NotImplementedError
 
     def period(self, s: PlaintextSource) -> int:
         """Distinct slots of the bias."""

@@ -14,7 +14,7 @@ from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.circuit import Attention
 from heatfhe.planning.pack import LinearMap, to_heads
-from heatfhe.planning.plaintexts import Append, Bias, Mask, Public
+from heatfhe.planning.plaintexts import Bias, Mask, Public
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.recorder import Traced
 from heatfhe.planning.weights import Projection
@@ -46,9 +46,9 @@ def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
 
         with r.group():
             moved = r.join(*r.rotate_many(fresh(0), [p.stride * j for j in range(p.m)]))
-            keys = caches["k"] + moved * (Public.of(Append("k")) / carried)
+            keys = caches["k"] + moved * (Public.of(Mask.APPEND_K) / carried)
         with r.group():
-            values = caches["v"] + fresh(1) * (Public.of(Append("v")) / carried)
+            values = caches["v"] + fresh(1) * (Public.of(Mask.APPEND_V) / carried)
         for kind, cache in (("k", keys), ("v", values)):
             r.assume(cache, limits[kind]).facts.refreshable = False
             r.output(f"{name}/{kind}", cache)
