@@ -22,6 +22,7 @@ def test_bench_engine_writes_a_table_the_planner_reads(tmp_path: Path, capsys: p
     table = CostTable.load(out)
     assert set(table.bootstrap) == {8, 1024}  # 4096 is wider than the ring
     assert len(table.seconds["multiply"]) == 9
+    assert (table.name, table.version) == ("costs", 2)
     assert "insecure-openfhe-11" in table.provenance
     assert "rotate_hoisted" in capsys.readouterr().out
 

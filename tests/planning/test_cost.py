@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
-from heatfhe.planning.cost import INSTRUCTIONS, CostTable, cost_table, cost_tables
+from heatfhe.planning import default_cost, preset
+from heatfhe.planning.cost import INSTRUCTIONS, SINCE_2, CostTable, cost_table, cost_tables
 
 SHIPPED = (
     "cheddar-h200", "equivalents", "fideslib-h200", "openfhe-cpu-11", "openfhe-cpu-12", "openfhe-cpu-16", "paper-a100",
@@ -38,7 +40,7 @@ def test_every_shipped_table_prices_every_instruction_and_says_where_from() -> N
     for name in SHIPPED:
         table = cost_table(name)
         assert table.name == name
-        assert set(table.seconds) == set(INSTRUCTIONS)
+        assert set(table.seconds) == {*INSTRUCTIONS, *(SINCE_2 if table.version == 2 else ())}
         assert len(table.provenance) > 30
 
 
@@ -137,3 +139,14 @@ def test_a_users_own_table_replaces_the_shipped_ones(tmp_path: Path) -> None:
         cost_table(path)
     with pytest.raises(ConfigError, match="unknown cost table 'mine'; have: cheddar-h200"):
         cost_table("mine")
+
+
+def test_the_default_table_is_the_sets_own_where_one_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = preset("native-16-r40"), preset("openfhe-16")
+    assert [default_cost(ours, d) for d in ("cpu", "cuda")] == ["cheddar-h200"] * 2
+    assert [default_cost(p) for p in (theirs, preset("paper-16"))] == ["openfhe-cpu-16", "paper-a100"]
+    shipped = (*SHIPPED, "native-16-r40-cpu", "native-16-r40-h200")
+    monkeypatch.setattr(sys.modules[default_cost.__module__], "cost_tables", lambda: shipped)
+    assert [default_cost(ours, d) for d in ("cpu", "cuda")] == ["native-16-r40-cpu", "native-16-r40-h200"]
+    assert default_cost(preset("insecure-native-11"), "cuda") == "cheddar-h200"  # not measured at that set
+    assert default_cost(theirs) == "openfhe-cpu-16"

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     costs = measure_costs(
         engine,
         ring.encrypt,
-        name=f"{args.engine}-{params.name}",
+        name=args.out.stem if args.out else f"{args.engine}-{params.name}",
         hardware=hardware_of(engine, args),
         periods=periods,
         repeats=args.repeats,
