@@ -28,6 +28,7 @@ from typing import Any
 from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL
+from heatfhe.ckks.bootstrapping.spec import MOST_BABIES
 from heatfhe.ckks.chain import Chain, ChainSpec, check_security, make_chain
 from heatfhe.ckks.kernels import Kernels
 from heatfhe.ckks.keys import sparse_modulus_bits
@@ -119,6 +120,9 @@ _BOOTSTRAP_WORDS: dict[str, tuple[type, float, float]] = {
     "stc_levels": (int, 1, 8),
     "ratio_bits": (float, 1, 40),
 }
+_OPTIONAL_WORDS: dict[str, tuple[type, float, float]] = {  # a set without one is as it was before there was the word
+    "cts_babies": (int, 2, MOST_BABIES),
+}
 
 
 def make_params(
@@ -135,6 +139,7 @@ def make_params(
     words["raise_levels"] = len(spec.raise_bits)
     words["raise_bits"] = spec.raise_bits[0] if spec.raise_bits else 0
     words.update({w: getattr(bootstrap, w) for w in _BOOTSTRAP_WORDS}, stc_first=True)
+    words.update({w: getattr(bootstrap, w) for w in _OPTIONAL_WORDS if getattr(bootstrap, w)})
     return Params(
         name=name, engine=ENGINE, ring_dimension=spec.ring_dimension, levels=bootstrap.levels(chain),
         scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise,
@@ -152,7 +157,8 @@ def native_set(params: Params) -> NativeSet:
     missing = [w for w in (*_CHAIN_WORDS, *_BOOTSTRAP_WORDS) if w not in words]
     if missing:
         raise ConfigError(f"{params.name}: its literal lacks {', '.join(missing)}; use a set of heatfhe.ckks.presets")
-    for word, (kind, lo, hi) in {**_CHAIN_WORDS, **_BOOTSTRAP_WORDS}.items():
+    optional = {w: rule for w, rule in _OPTIONAL_WORDS.items() if w in words}
+    for word, (kind, lo, hi) in {**_CHAIN_WORDS, **_BOOTSTRAP_WORDS, **optional}.items():
         if type(words[word]) is not kind or not lo <= words[word] <= hi:
             raise ConfigError(
                 f"{params.name}: {word} must be {kind.__name__} from {lo:g} to {hi:g}, got {words[word]!r:.40}; "
@@ -167,7 +173,7 @@ def native_set(params: Params) -> NativeSet:
         special_bits=words["special_bits"],
         raise_bits=(words["raise_bits"],) * words["raise_levels"], spare_pairs=words["spare_pairs"],
     )  # fmt: skip
-    bootstrap = BootstrapSpec(**{w: words[w] for w in _BOOTSTRAP_WORDS})
+    bootstrap = BootstrapSpec(**{w: words[w] for w in (*_BOOTSTRAP_WORDS, *optional)})
     again = make_params(
         params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, window=params.window
     )

@@ -64,12 +64,13 @@ class Bootstrapper:
             raise OutOfLevelsError(f"bootstrap: needs {self._spec.floor} levels for SlotsToCoeffs, has {a.level}")
         scales, start, top = e.ring.scales, self._spec.stc_start(period), chain.normal_levels
         to_coeffs, to_slots = self._slots_to_coeffs(period, grow), self._coeffs_to_slots(period)
+        traced = self._spec.trace(chain, period)
 
         def body(words: Words) -> Sequence[Words]:
             low = Ciphertext(start, scales[start], words)
             for m in to_coeffs:
                 low = apply_map(e, low, m)
-            raised = trace(e, mod_raise(e, low, period, self._spec.raised(chain, period)), period)
+            raised = trace(e, mod_raise(e, low, period, self._spec.raised(chain, period)), traced)
             raised = at_scale(raised, float(chain.base_modulus), factor=self._ratio * 2.0**grow)
             out = []
             for part in coeffs_to_slots(e, raised, to_slots, imaginary=imaginary):

@@ -6,20 +6,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from heatfhe.ckks.bootstrapping.matrices import Matrix, Steps, steps, transform
+from heatfhe.ckks.bootstrapping.matrices import Matrix, Steps, layer_groups, reach, right_steps, rungs, steps, transform
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.ring import Ciphertext, Ring, at_scale
 
 
-def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float) -> list[Steps]:
-    """Matrices from slots to (I + m/R) / (2 * interval).
+def turn(period: int, count: int) -> int:
+    """The rotation, to the left, of the value that matrices with ``babies`` take: they turn it back."""
+    return -sum(reach(group, period) for group in layer_groups(period, count, inverse=True))
+
+
+def shared_rotations(period: int, count: int, babies: int) -> set[int]:
+    """Every rotation of matrices with that many baby steps."""
+    groups = layer_groups(period, count, inverse=True)
+    return {k for group in groups for part in rungs(group, period, babies) for k in part} - {0}
+
+
+def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float, babies: int = 0) -> list[Steps]:
+    """Matrices from slots to (I + m/R) / (2 * interval), of a value that is turned if ``babies`` are given.
 
     The factor holds the trace's slots / period, the 1/2 of adding the conjugate, and the interval of EvalMod.
     """
     factor = (period / slots / (2 * interval)) ** (1 / count)
     matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=True)]
-    return [steps(m, period, slots) for m in matrices]
+    if not babies:
+        return [steps(m, period, slots) for m in matrices]
+    out, now = [], turn(period, count)
+    for m, group in zip(matrices, layer_groups(period, count, inverse=True)):
+        out.append(right_steps(m, group, period, slots, babies, now))
+        now += reach(group, period)
+    return out
 
 
 def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:

@@ -7,7 +7,7 @@ order, to slots; the inverse takes slots to coefficients in bit-reversed order. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,20 +44,23 @@ def compose(a: Matrix, b: Matrix, n: int) -> Matrix:
     return {k: d for k, d in out.items() if np.abs(d).max() > 1e-12}
 
 
+def layer_groups(n: int, count: int, *, inverse: bool) -> list[list[int]]:
+    """Block sizes of the butterfly layers of each matrix of a transform, in the order they are applied.
+
+    The larger groups go where the widest stride saves half of the diagonals.
+    """
+    sizes = [n >> i for i in range(n.bit_length() - 1)]
+    share = [[int(size) for size in group] for group in np.array_split(np.array(sizes, dtype=np.int64), count)]
+    return share if inverse else [group[::-1] for group in reversed(share)]
+
+
 def transform(n: int, count: int, *, inverse: bool) -> list[Matrix]:
     """The transform on n slots as ``count`` matrices, in the order they are applied."""
-    sizes = [2 << i for i in range(n.bit_length() - 1)]
-    if inverse:
-        sizes.reverse()
-    share = np.array_split(np.array(sizes, dtype=np.int64), count)
-    if not inverse:  # the larger groups go where the widest stride saves half of the diagonals
-        share = np.array_split(np.array(sizes[::-1], dtype=np.int64), count)
-        share = [group[::-1] for group in reversed(share)]
     out = []
-    for group in share:
+    for group in layer_groups(n, count, inverse=inverse):
         matrix: Matrix = {0: np.ones(n, dtype=np.complex128)}
         for size in group:
-            matrix = compose(layer(n, int(size), inverse=inverse), matrix, n)
+            matrix = compose(layer(n, size, inverse=inverse), matrix, n)
         out.append(matrix)
     return out
 
@@ -72,6 +75,10 @@ class Steps:
     def rotations(self) -> set[int]:
         """Rotations that need a key, not reduced to the full slots."""
         return ({b for row in self.giants.values() for b in row} | set(self.giants)) - {0}
+
+    def turned(self, by: int, slots: int) -> Steps:
+        """The matrix, then a rotation: it joins the giant steps, their diagonals stay."""
+        return Steps({(g + by) % slots: row for g, row in self.giants.items()})
 
     def makers(self) -> dict[int, dict[int, Callable[[], Vector]]]:
         """The form linear maps encode from."""
@@ -94,4 +101,34 @@ def steps(matrix: Matrix, n: int, slots: int, babies: int = 16) -> Steps:
         baby = (k // stride) % count * stride
         giant = (k - baby) % slots
         giants.setdefault(giant, {})[baby] = np.roll(matrix[k % n], giant)
+    return Steps(giants)
+
+
+# Steps that share their keys. A matrix's diagonals reach to both sides, and giant steps to the left have keys of their
+# own. Rotations commute with everything a bootstrap does, so the value is turned once, to the left, where keys are
+# small, and every matrix turns it back to the right as far as its own diagonals reach: its steps are then 0, 1, 2, ...
+# strides, which are also baby steps of the next wider matrix and steps of the trace.
+
+
+def reach(group: Sequence[int], n: int) -> int:
+    """How far the diagonals of these layers reach to the left; those of the widest layer reach all slots anyway."""
+    return 0 if not group or group[0] == n else sum(size // 2 for size in group)
+
+
+def rungs(group: Sequence[int], n: int, babies: int) -> tuple[set[int], set[int]]:
+    """Baby and giant rotations, zeros included, of the layers of one matrix of CoeffsToSlots turned to the right."""
+    stride = min(group, default=2) // 2
+    count = n // stride if group and group[0] == n else 2 * reach(group, n) // stride + 1
+    return {j % babies * stride for j in range(count)}, {j // babies * babies * stride for j in range(count)}
+
+
+def right_steps(matrix: Matrix, group: Sequence[int], n: int, slots: int, babies: int, turn: int) -> Steps:
+    """Baby-step giant-step form of a matrix between two turns: turned by ``turn`` before it, by reach more after."""
+    right = reach(group, n)
+    stride = min(group, default=2) // 2
+    giants: dict[int, dict[int, Vector]] = {}
+    for k, diagonal in matrix.items():
+        step = (k + right) % n
+        baby = step // stride % babies * stride
+        giants.setdefault((step - baby) % slots, {})[baby] = np.roll(diagonal, step - baby - turn - right)
     return Steps(giants)

@@ -11,6 +11,7 @@ one product with a key of one digit instead of a whole key switch.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -43,9 +44,9 @@ def mod_raise(evaluator: Evaluator, a: Ciphertext, period: int, level: int) -> C
     return Ciphertext(level, a.scale, switch.mod_down(total, level))
 
 
-def trace(evaluator: Evaluator, a: Ciphertext, period: int) -> Ciphertext:
+def trace(evaluator: Evaluator, a: Ciphertext, groups: Iterable[Sequence[int]]) -> Ciphertext:
     """The rest of the sum over rotations by multiples of the period: projects on the subring, times slots / period."""
-    for group in trace_groups(evaluator.ring.chain.ring_dimension // 2, period):
+    for group in groups:
         a = evaluator.add_rotations(a, group)
     return a
 
@@ -56,17 +57,19 @@ def folded(slots: int, period: int) -> tuple[int, ...]:
     return every[: min(len(every), slots // period)]
 
 
-def trace_groups(slots: int, period: int) -> list[tuple[int, ...]]:
+def trace_groups(slots: int, period: int, shared: Collection[int] = ()) -> list[tuple[int, ...]]:
     """What a value is added to its rotations by, step by step, up to what ModRaise has summed already.
 
     Two doublings at a time, which share a decomposition, aligned at even powers of two: periods share their keys.
+    Where rotations are named whose keys there are anyway, two doublings at a time wherever all three are among them.
     """
     end = slots // len(folded(slots, period))
     out: list[tuple[int, ...]] = []
     while period < end:
-        even = (period.bit_length() - 1) % 2 == 0
-        if even and 2 * period < end:
-            out.append((period, 2 * period, 3 * period))
+        three = (period, 2 * period, 3 * period)
+        fits = set(three) <= set(shared) if shared else (period.bit_length() - 1) % 2 == 0
+        if fits and 2 * period < end:
+            out.append(three)
             period *= 4
         else:
             out.append((period,))

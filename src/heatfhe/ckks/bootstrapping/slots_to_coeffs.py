@@ -11,9 +11,10 @@ from heatfhe.ckks.linear import EncodedMap, encode_map
 from heatfhe.ckks.ring import Ring
 
 
-def slots_to_coeffs_steps(slots: int, period: int, count: int) -> list[Steps]:
-    """Matrices of the forward transform."""
-    return [steps(m, period, slots) for m in transform(period, count, inverse=False)]
+def slots_to_coeffs_steps(slots: int, period: int, count: int, turn: int = 0) -> list[Steps]:
+    """Matrices of the forward transform, then a rotation."""
+    *most, last = (steps(m, period, slots) for m in transform(period, count, inverse=False))
+    return [*most, last.turned(turn, slots)]
 
 
 def encode_slots_to_coeffs(ring: Ring, parts: Sequence[Steps], start: int, gain: float) -> list[EncodedMap]:

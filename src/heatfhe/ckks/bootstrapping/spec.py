@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_steps
+from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_steps, shared_rotations, turn
 from heatfhe.ckks.bootstrapping.eval_mod import EVAL_MOD_LEVELS, INTERVAL, WINDOW
 from heatfhe.ckks.bootstrapping.matrices import Steps
 from heatfhe.ckks.bootstrapping.mod_raise import trace_groups
@@ -15,6 +15,7 @@ from heatfhe.ckks.chain import Chain
 from heatfhe.errors import ConfigError
 
 LAYERS = 4  # butterfly layers per matrix, where the levels allow so few
+MOST_BABIES = 64
 RATIO_SLACK = 0.5  # the chain's primes meet the wanted ratio this near, in bits
 
 
@@ -28,10 +29,16 @@ class BootstrapSpec:
     reduction, a pair two. EvalMod's last rescale (``eval_end`` of the chain) absorbs the factor R at no level.
     The usual order, SlotsToCoeffs last, reduces coefficients, which are as large as the slots for a constant vector;
     docs/security-native.md compares them.
+
+    ``cts_babies`` is how many baby steps a matrix of CoeffsToSlots takes, the giant steps following from its
+    diagonals: fewer are slower and ask a client for fewer keys, each of full height. Its steps then all go to the
+    right, so that matrices, periods and the trace share their keys. 0 is the split of sets without the word: up to 16
+    baby steps, to both sides.
     """
 
     stc_levels: int
     ratio_bits: float
+    cts_babies: int = 0
 
     def check(self, chain: Chain) -> None:
         """Refuse what the chain cannot carry."""
@@ -39,6 +46,9 @@ class BootstrapSpec:
             raise ConfigError(f"bootstrapping needs {EVAL_MOD_LEVELS} levels of EvalMod and one of CoeffsToSlots")
         if not 1 <= self.stc_levels < chain.normal_levels:
             raise ConfigError(f"{self.stc_levels} levels of SlotsToCoeffs leave none of {chain.normal_levels} to use")
+        b = self.cts_babies
+        if type(b) is not int or (b and (not 2 <= b <= MOST_BABIES or b & (b - 1))):
+            raise ConfigError(f"baby steps of CoeffsToSlots are a power of two from 2 to {MOST_BABIES}, got {b!r:.40}")
         found = math.log2(self.ratio(chain))
         if abs(found - self.ratio_bits) > RATIO_SLACK or found < -math.log2(WINDOW):
             raise ConfigError(
@@ -74,11 +84,20 @@ class BootstrapSpec:
     def coeffs_to_slots(self, chain: Chain, period: int) -> list[Steps]:
         """Matrices of CoeffsToSlots."""
         count = matrices_of(period, self.cts_levels(chain))
-        return coeffs_to_slots_steps(chain.ring_dimension // 2, period, count, INTERVAL)
+        return coeffs_to_slots_steps(chain.ring_dimension // 2, period, count, INTERVAL, self.cts_babies)
 
     def slots_to_coeffs(self, chain: Chain, period: int) -> list[Steps]:
-        """Matrices of SlotsToCoeffs."""
-        return slots_to_coeffs_steps(chain.ring_dimension // 2, period, self.stc_start(period))
+        """Matrices of SlotsToCoeffs, which leave the value as CoeffsToSlots takes it."""
+        by = turn(period, matrices_of(period, self.cts_levels(chain))) if self.cts_babies else 0
+        return slots_to_coeffs_steps(chain.ring_dimension // 2, period, self.stc_start(period), by)
+
+    def trace(self, chain: Chain, period: int) -> list[tuple[int, ...]]:
+        """Rotations that a raised value is added to, step by step, for it to have the period."""
+        slots = chain.ring_dimension // 2
+        if not self.cts_babies:
+            return trace_groups(slots, period)
+        count = matrices_of(slots, self.cts_levels(chain))
+        return trace_groups(slots, period, shared_rotations(slots, count, self.cts_babies))
 
     def rotations(self, chain: Chain, period: int) -> dict[int, int]:
         """Every rotation a bootstrap of this period needs, with the highest level it is used at."""
@@ -90,7 +109,7 @@ class BootstrapSpec:
                 out[rotation % slots] = max(level, out.get(rotation % slots, 0))
 
         top, start = self.raised(chain, period), self.stc_start(period)
-        for group in trace_groups(slots, period):
+        for group in self.trace(chain, period):
             for rotation in group:
                 need(rotation, top)
         for i, part in enumerate(self.coeffs_to_slots(chain, period)):
