@@ -17,11 +17,13 @@ from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_steps, sh
 from heatfhe.ckks.bootstrapping.matrices import Steps
 from heatfhe.ckks.bootstrapping.mod_raise import folded
 from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_steps
+from heatfhe.ckks.keyset import key_ids
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.errors import ConfigError
 from tests.ckks.seeded import Scheme, small_chain
 
 SMALL = BootstrapSpec(stc_levels=2, ratio_bits=14.0)
+PERIODS = (1, 16, 1024, 2048, 32768)  # those of a GPT-2-small plan
 
 
 def image(parts: list[Steps], x: NDArray[Any]) -> NDArray[Any]:
@@ -80,8 +82,36 @@ def test_the_trace_covers_the_subring_by_shared_steps(babies: int) -> None:
         assert sorted(r % slots for r in sums) == list(range(0, slots, period))
 
 
+def test_eight_baby_steps_need_fewer_tall_keys() -> None:
+    """The keys of the periods of a GPT-2-small plan, rotations of the plan itself left out."""
+    found = {}
+    for name in ("native-16-r40", "native-16-r40-lean"):
+        native = native_set(native_params(name))
+        ids = key_ids(native, (), False, PERIODS)
+        tall = [k for k in ids if k.cap > native.chain.normal_levels]
+        size = sum(k.digits(native.chain) * len(k.rows(native.chain)) for k in ids)
+        found[name] = (len(ids), len(tall), 4 * native.chain.ring_dimension * size / 2**20)
+    assert found == {"native-16-r40": (80, 59, 3612.0), "native-16-r40-lean": (80, 38, 2477.25)}
+
+
 def with_words(params: Any, **words: Any) -> Any:
     return replace(params, literal=tuple(sorted({**dict(params.literal), **words}.items())))
+
+
+def test_a_set_without_the_word_means_the_split_it_always_had() -> None:
+    old, new = native_params("native-16-r40"), native_params("native-16-r40-lean")
+    assert "cts_babies" not in dict(old.literal)
+    assert dict(new.literal) == {**dict(old.literal), "cts_babies": 8, "key_levels": True}
+    assert native_set(old).bootstrap.cts_babies == 0
+    assert native_set(old).hash == native_set(new).hash  # the primes are the same: a key of either fits the other
+    assert native_set(old).hash.hex() == "6f65aa4be29b2b5901c82941a4b040fe68af458dbfa375cc57fc9b0107df2bbd"
+    assert type(new).from_json(new.as_json()) == new
+
+
+@pytest.mark.parametrize("value", [False, 1, 0, 2, 1.0])
+def test_keys_go_by_level_or_not(value: Any) -> None:
+    with pytest.raises(ConfigError, match="key_levels"):
+        native_set(with_words(native_params("native-16-r40"), key_levels=value))
 
 
 @pytest.mark.parametrize("value", [0, 1, 3, 12, 128, -8, 8.0, True, 2**40])

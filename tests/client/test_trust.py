@@ -18,14 +18,19 @@ from heatfhe.client.bundle import Bundle
 from heatfhe.client.layout import Layout
 from heatfhe.client.pending import PendingJob, PendingJobs
 from heatfhe.client.read import read_logits, read_token, round_to_bits
+from heatfhe.client.trust import key_request as client_request
 from heatfhe.client.trust import trusted_bits
 from heatfhe.engine import KeyRequest
+from heatfhe.engine import key_request as server_request
 from heatfhe.errors import ConfigError, DecryptError, WireError
 from heatfhe.files import write_json
+from heatfhe.planning import plan
 from heatfhe.planning.params import preset
 from heatfhe.server import ModelSource, Settings
 from heatfhe.server.program import describe_model
 from heatfhe.wire import ModelConfig, Price
+from tests.ckks.test_baby_steps import with_words
+from tests.golden.make import HERE, tiny
 from tests.server.serving import ROOT, joined
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency")
@@ -62,6 +67,24 @@ def test_only_parameters_of_128_bits_pass_by_default() -> None:
         check_config(config(engine="clear"), insecure=True)
     with pytest.raises(ConfigError, match="unknown engine"):
         check_config(config(engine="other"))
+
+
+def test_keys_for_levels_that_the_set_lacks_are_refused() -> None:
+    check_config(config(rotations=(1, 2), rotation_levels=(SECURE.levels, 0)))
+    for levels in ((SECURE.levels + 1, 0), (-1, 0), (3,), (1, 2, 3)):
+        with pytest.raises(ConfigError, match="levels"):
+            check_config(config(rotations=(1, 2), rotation_levels=levels))
+
+
+def test_a_client_makes_the_keys_that_the_servers_engine_asks_for(tmp_path: Path) -> None:
+    """Where keys go by level, the levels reach the client through the configuration."""
+    made = plan(tiny(), with_words(preset("insecure-native-11"), cts_babies=8, key_levels=True))
+    made.save(tmp_path / "tiny.plan")
+    source = ModelSource(name="tiny", plan=tmp_path / "tiny.plan", circuit=HERE / "tiny")
+    told = ModelConfig.from_json(describe_model(source, Settings(folder=tmp_path, models=(source,))).config.as_json())
+    assert len(told.rotation_levels) == len(told.rotations) > 0
+    assert min(told.rotation_levels) < max(told.rotation_levels) <= told.params.levels
+    assert client_request(told) == server_request(made)
 
 
 def test_a_server_cannot_talk_a_set_into_being_secure() -> None:

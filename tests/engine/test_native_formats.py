@@ -41,7 +41,8 @@ def test_a_corrected_figure_leaves_saved_keys_loadable(tmp_path: Path) -> None:
 
 def test_primes_and_levels_are_bound() -> None:
     sets = [native_set(p) for p in native_presets().values()]
-    assert len({s.hash for s in sets}) == len(sets)
+    assert len({s.hash for s in sets}) == len({s.chain for s in sets}) == len(sets) - 1
+    assert native_set(native_params("native-16-r40")).hash == native_set(native_params("native-16-r40-lean")).hash
     one = native_set(TINY)
     mains = one.chain.mains[:-2] + one.chain.mains[:-3:-1]  # the last two primes change places
     assert replace(one, chain=replace(one.chain, mains=mains)).hash != one.hash

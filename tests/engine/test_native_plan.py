@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 pytest.importorskip("numba", reason="the native engine needs numba")
 
 from heatfhe.circuit import Circuit
+from heatfhe.ckks.params import Params
 from heatfhe.ckks.presets import native_params
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.engine import ClearEngine, Decode, MemoryKeys, key_request
@@ -19,6 +20,7 @@ from heatfhe.engine.native import NativeEngine
 from heatfhe.planning import Plan, plan
 from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.tally import key_bytes, weight_bytes
+from tests.ckks.test_baby_steps import with_words
 from tests.engine.conformance import bits
 from tests.tiny import tiny_circuit
 
@@ -50,15 +52,14 @@ def held_weights(engine: NativeEngine) -> int:
     return total
 
 
-def check(circuit: Circuit, name: str, prompt: list[int], count: int) -> None:
-    params = native_params(name)
+def check(circuit: Circuit, params: Params, prompt: list[int], count: int) -> None:
     p = plan(circuit, params)
     request = key_request(p)
     clear = ClearEngine(params, request=request)
     told = tell(p, circuit, clear, clear.value, lambda v: v.slots, prompt, count)
     ring = NativeKeyring(request)
     keys = dict(ring.evaluation_keys())
-    assert 1.0 <= sum(map(len, keys.values())) / key_bytes(p) < 1.01  # what a client is told before it makes them
+    assert sum(map(len, keys.values())) == key_bytes(p)  # what a client is told before it makes them
     engine = NativeEngine(request, MemoryKeys(keys))
     one = Decode(p, engine, p.source(circuit))
     row = p.packing.pack_residual(circuit.folded.token[prompt[0]])
@@ -78,10 +79,23 @@ def check(circuit: Circuit, name: str, prompt: list[int], count: int) -> None:
 
 
 def test_one_prompt_step_and_two_generated_tokens() -> None:
-    check(tiny_circuit(layers=1, width=16, vocabulary=32, context=16), "insecure-native-11", [3, 7], 2)
+    check(tiny_circuit(layers=1, width=16, vocabulary=32, context=16), native_params("insecure-native-11"), [3, 7], 2)
+
+
+def test_keys_by_level_and_fewer_baby_steps_tell_the_same() -> None:
+    """Bytes of keys: a set with both words, with one of them, with none."""
+    circuit, usual = tiny_circuit(layers=1, width=16, vocabulary=32, context=16), native_params("insecure-native-11")
+    lean = with_words(usual, cts_babies=8, key_levels=True)
+    check(circuit, lean, [3], 1)
+    plans = [plan(circuit, p) for p in (usual, with_words(usual, key_levels=True), lean)]
+    assert plans[0].rotation_levels == ()
+    assert plans[1].rotations == plans[0].rotations
+    assert [p.rotation_levels for p in plans[1:]] == [plans[1].rotation_levels] * 2
+    sizes = [key_bytes(p) for p in plans]
+    assert sizes[0] > sizes[1] > sizes[2]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["insecure-native-11", "insecure-native-12"])
 def test_two_layers_four_tokens(name: str) -> None:
-    check(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), name, [3, 7, 5], 4)
+    check(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), native_params(name), [3, 7, 5], 4)

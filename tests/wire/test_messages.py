@@ -61,6 +61,23 @@ def test_a_configuration_round_trips_and_its_id_covers_what_keys_depend_on() -> 
     assert replace(CONFIG, price=replace(PRICE, key_bytes=11), limits={}).config_id == CONFIG.config_id
 
 
+def test_levels_of_rotations_are_named_only_where_keys_go_by_level() -> None:
+    assert "rotation_levels" not in CONFIG.identity()
+    lean = replace(CONFIG, rotation_levels=(9, 0, 3))
+    assert ModelConfig.from_json(lean.as_json()) == lean
+    assert lean.config_id != CONFIG.config_id
+
+
+@pytest.mark.parametrize("levels", [[9, 0, 10], [9, 0, -1], [9, 0], [9, 0, 3, 3], [9, 0, 3.0], [9, 0, True], [], "9"])
+def test_levels_that_no_key_has_are_refused(levels: Any) -> None:
+    """Above the set, below zero, or not one for each rotation."""
+    body = CONFIG.as_json()
+    body["config"]["rotation_levels"] = levels
+    body["config_id"] = json_digest(body["config"])
+    with pytest.raises(WireError):
+        ModelConfig.from_json(body)
+
+
 def test_a_configuration_that_was_changed_on_the_way_is_refused() -> None:
     body = CONFIG.as_json()
     body["config"]["rotations"] = [1, 2, 5]

@@ -3,7 +3,7 @@
 
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.keys import KeyTable, sparse_modulus_bits
-from heatfhe.ckks.keyset import key_ids
+from heatfhe.ckks.keyset import key_ids, upload_bytes
 from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.params import (
     MAX_LOG_QP,
@@ -36,4 +36,5 @@ __all__ = [
     "native_presets",
     "native_set",
     "sparse_modulus_bits",
+    "upload_bytes",
 ]

@@ -72,6 +72,12 @@ def unseal(
     return kind, view[HEADER.size : -DIGEST], found
 
 
+def key_blob_bytes(chain: Chain, key: KeyId) -> int:
+    """Bytes of a key as dump_key writes it: the computed half in words, the uniform half as a seed."""
+    words = key.digits(chain) * len(key.rows(chain)) * chain.ring_dimension
+    return HEADER.size + _KEY.size + SEED_BYTES + 4 * words + DIGEST
+
+
 def _bytes(natural: NDArray[np.uint32]) -> bytes:
     return natural.astype("<u4", copy=False).tobytes()
 

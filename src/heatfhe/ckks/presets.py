@@ -3,6 +3,7 @@
 
 | set | levels left | scale | log2 QP | bits: standard deviation, promised | security |
 | native-16-r40 | 13 | 40 | 1745.6 | 22, 17 | 128 bits, classical |
+| native-16-r40-lean | the same with fewer and smaller keys: 8 baby steps in CoeffsToSlots, keys by level |
 | native-16-r35 | 16 | 35 | 1745.1 | 19, 15 | 128 bits, classical |
 | insecure-native-11, -12, -13 | 9 | 35 | 1270 | 24, 18 | none: tests, demo |
 | insecure-native-12-r40 | 10 | 40 | 1386 | 26, 20 | none: demo; a scale that carries an argmax over 1024 words |
@@ -122,12 +123,14 @@ _BOOTSTRAP_WORDS: dict[str, tuple[type, float, float]] = {
 }
 _OPTIONAL_WORDS: dict[str, tuple[type, float, float]] = {  # a set without one is as it was before there was the word
     "cts_babies": (int, 2, MOST_BABIES),
+    "key_levels": (bool, True, True),  # rotation keys reach the levels at which a plan uses them, and no others
 }
 
 
 def make_params(
-    name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: float, promised_bits: float, window: float
-) -> Params:
+    name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: float, promised_bits: float, window: float,
+    key_levels: bool = False,
+) -> Params:  # fmt: skip
     """A parameter set from the few integers of its chain; refuses what the security table does not allow."""
     chain = make_chain(spec)
     bootstrap.check(chain)
@@ -139,7 +142,8 @@ def make_params(
     words["raise_levels"] = len(spec.raise_bits)
     words["raise_bits"] = spec.raise_bits[0] if spec.raise_bits else 0
     words.update({w: getattr(bootstrap, w) for w in _BOOTSTRAP_WORDS}, stc_first=True)
-    words.update({w: getattr(bootstrap, w) for w in _OPTIONAL_WORDS if getattr(bootstrap, w)})
+    given = {"cts_babies": bootstrap.cts_babies, "key_levels": key_levels}
+    words.update({w: value for w, value in given.items() if value})
     return Params(
         name=name, engine=ENGINE, ring_dimension=spec.ring_dimension, levels=bootstrap.levels(chain),
         scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise,
@@ -173,10 +177,11 @@ def native_set(params: Params) -> NativeSet:
         special_bits=words["special_bits"],
         raise_bits=(words["raise_bits"],) * words["raise_levels"], spare_pairs=words["spare_pairs"],
     )  # fmt: skip
-    bootstrap = BootstrapSpec(**{w: words[w] for w in (*_BOOTSTRAP_WORDS, *optional)})
+    bootstrap = BootstrapSpec(**{w: words[w] for w in _BOOTSTRAP_WORDS}, cts_babies=words.get("cts_babies", 0))
     again = make_params(
-        params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, window=params.window
-    )
+        params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, window=params.window,
+        key_levels=words.get("key_levels", False),
+    )  # fmt: skip
     if again != params:
         raise ConfigError(
             f"{params.name}: its claims (log2 QP, levels, sparse modulus) are not those of its chain; make it again"
@@ -256,13 +261,13 @@ def _toy(
     return make_params(name, spec, bootstrap, noise=noise, promised_bits=bits, window=16.0)
 
 
-def _r40() -> Params:
+def _r40(name: str = "native-16-r40", *, cts_babies: int = 0, key_levels: bool = False) -> Params:
     spec = ChainSpec(
         ring_dimension=1 << 16, scale_bits=40, levels=16, special=12, eval_levels=8, eval_bits=58, eval_gain=1,
         eval_end=54, raise_bits=(58, 58), spare_pairs=2, special_bits=30.9,
     )  # fmt: skip
-    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=14.0)
-    return make_params("native-16-r40", spec, bootstrap, noise=2e-7, promised_bits=17.0, window=16.0)
+    bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=14.0, cts_babies=cts_babies)
+    return make_params(name, spec, bootstrap, key_levels=key_levels, noise=2e-7, promised_bits=17.0, window=16.0)
 
 
 def _r35() -> Params:
@@ -279,7 +284,13 @@ def native_presets() -> dict[str, Params]:
     """Every named set of the native engine."""
     toys = [_toy(f"insecure-native-{k}", 1 << k, 9, 9, noise) for k, noise in ((11, 4e-8), (12, 6e-8), (13, 1.2e-7))]
     toys.append(_toy("insecure-native-12-r40", 1 << 12, 10, 9, 1.2e-8, scale=40, bits=20.0))
-    every = [_r40(), _r35(), *toys, _toy("insecure-native-tiny", 1 << 11, 3, 7, 4e-8)]
+    every = [
+        _r40(),
+        _r40("native-16-r40-lean", cts_babies=8, key_levels=True),
+        _r35(),
+        *toys,
+        _toy("insecure-native-tiny", 1 << 11, 3, 7, 4e-8),
+    ]
     return {p.name: p for p in every}
 
 

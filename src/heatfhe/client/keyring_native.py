@@ -66,7 +66,7 @@ class NativeKeyring(KeepsSecret):
     def evaluation_keys(self) -> Iterator[tuple[str, bytes]]:
         """Name and bytes of every public evaluation key, made one at a time."""
         r = self._request
-        for key in key_ids(self._native, r.rotations, r.conjugation, r.bootstrap_periods):
+        for key in key_ids(self._native, r.rotations, r.conjugation, r.bootstrap_periods, r.rotation_levels):
             yield key.name, self._archive.dump_key(self._maker.switch_key(key))
 
     def save(self, folder: Path) -> None:

@@ -36,6 +36,7 @@ def check_config(config: ModelConfig, *, insecure: bool = False, simulate: bool 
             f"{config.model}: {config.params.name}: {config.params.security_claim}; {short}. "
             "Use another server, or allow it for a trial with --insecure"
         )
+    key_request(config)  # refuses keys for levels that the set does not have
 
 
 def key_request(config: ModelConfig) -> KeyRequest:
@@ -43,6 +44,7 @@ def key_request(config: ModelConfig) -> KeyRequest:
     return KeyRequest(
         params=config.params,
         rotations=config.rotations,
+        rotation_levels=config.rotation_levels,
         conjugation=config.conjugation,
         bootstrap_periods=config.bootstrap_periods,
     )

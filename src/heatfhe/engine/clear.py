@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
-from heatfhe.engine.protocol import KeyRequest, KeySource, Plain
+from heatfhe.engine.protocol import KeyRequest, KeySource, Plain, check_rotation
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError, WireError
 from heatfhe.planning import LinearMap, Vector
 
@@ -81,6 +81,7 @@ class ClearEngine:
         if noise is not None and rng is None:
             raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
         self._params, self.request, self.noise, self.rng, self.strict = params, request, noise, rng, strict
+        self._reach = None if request is None else request.reach(params.slots)
         self._encoded: dict[Hashable, NDArray[Any]] = {}
         self._room = cache_bytes
 
@@ -158,7 +159,7 @@ class ClearEngine:
         return ClearValue(a.slots * 1j, a.level)
 
     def rotate(self, a: ClearValue, by: int) -> ClearValue:
-        self._key(by)
+        self._key(by, a.level)
         return ClearValue(np.roll(a.slots, -by, axis=-1), a.level)
 
     def rotate_many(self, a: ClearValue, by: Sequence[int]) -> list[ClearValue]:
@@ -193,7 +194,7 @@ class ClearEngine:
 
     def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
         for k in m.rotations:
-            self._key(k)
+            self._key(k, a.level)
         level = self._spend(a.level, "linear")
         babies = {b: np.roll(a.slots, -b, axis=-1) for b in m.babies}
         terms = []
@@ -252,9 +253,9 @@ class ClearEngine:
             raise OutOfLevelsError(f"{what} needs 1 level, has {level}; bootstrap before it")
         return level - 1
 
-    def _key(self, by: int) -> None:
-        if self.request is not None and by % self.slots and by % self.slots not in self.request.rotations:
-            raise MissingKeyError(f"rotation by {by} is not among the plan's keys; make keys for this plan")
+    def _key(self, by: int, level: int) -> None:
+        if self._reach is not None:
+            check_rotation(self._reach, by % self.slots, level)
 
     def _plain(self, p: Plain) -> Any:
         if not isinstance(p, Vector):

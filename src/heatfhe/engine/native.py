@@ -23,7 +23,7 @@ from heatfhe.ckks import (
 from heatfhe.ckks.bootstrapping import Bootstrapper, check_period
 from heatfhe.ckks.kernels import Words, load_kernels
 from heatfhe.engine.encodings import Encodings
-from heatfhe.engine.protocol import KeyRequest, KeySource, Plain
+from heatfhe.engine.protocol import KeyRequest, KeySource, Plain, check_rotation
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
 from heatfhe.planning import LinearMap, Vector
 
@@ -55,10 +55,12 @@ class NativeEngine:
         self._floor = native.floor
         self._archive = native.archive(kernels)
         slots = request.params.slots
-        self._rotations = {r % slots for r in request.rotations} | {0}
+        self._rotations = request.reach(slots)
         self._periods = {check_period(p, slots) for p in request.bootstrap_periods}
         table = KeyTable(chain, kernels)
-        wanted = key_ids(native, request.rotations, request.conjugation, request.bootstrap_periods)
+        wanted = key_ids(
+            native, request.rotations, request.conjugation, request.bootstrap_periods, request.rotation_levels
+        )
         missing = sorted({k.name for k in wanted} - set(keys.names()))
         if missing:
             raise MissingKeyError(
@@ -156,7 +158,7 @@ class NativeEngine:
     def linear(self, a: Ciphertext, m: LinearMap) -> Ciphertext:
         self._need_level(a, f"linear {m.weight.key}")
         for rotation in m.rotations:
-            self._need_rotation(rotation)
+            self._need_rotation(a, rotation)
         return apply_map(self._e, a, self._map(m, a.level))
 
     # -- slots ---------------------------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class NativeEngine:
 
     def rotate_many(self, a: Ciphertext, by: Sequence[int]) -> list[Ciphertext]:
         for rotation in by:
-            self._need_rotation(rotation)
+            self._need_rotation(a, rotation)
         return self._e.rotate_many(a, by)
 
     def conjugate(self, a: Ciphertext) -> Ciphertext:
@@ -237,9 +239,8 @@ class NativeEngine:
         if self.level(a) < 1:
             raise OutOfLevelsError(f"{what}: needs 1 level, has {self.level(a)}; bootstrap the operand first")
 
-    def _need_rotation(self, by: int) -> None:
-        if by % self.params.slots not in self._rotations:
-            raise MissingKeyError(f"rotation by {by} is not among the plan's keys; make keys for this plan")
+    def _need_rotation(self, a: Ciphertext, by: int) -> None:
+        check_rotation(self._rotations, by % self.params.slots, self.level(a))
 
     def _need_period(self, period: int) -> None:
         try:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
+from heatfhe.errors import ConfigError, MissingKeyError
 from heatfhe.planning import LinearMap, Vector
 
 C = TypeVar("C")
@@ -127,16 +128,50 @@ class KeySource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRequest:
-    """Exactly the keys a plan needs: nothing more is made, nothing less is accepted."""
+    """Exactly the keys a plan needs: nothing more is made, nothing less is accepted.
+
+    ``rotation_levels`` is the highest level at which each rotation is used, in the order of ``rotations``; with none
+    every key serves all levels. A key for fewer levels is smaller.
+    """
 
     params: Params
     rotations: tuple[int, ...]
+    rotation_levels: tuple[int, ...] = ()
     conjugation: bool = True
     bootstrap_periods: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rotations", tuple(sorted(set(self.rotations) - {0})))
+        highest: dict[int, int] = {}
+        levels = self.rotation_levels or (self.params.levels,) * len(self.rotations)
+        if len(levels) != len(self.rotations):
+            raise ConfigError(f"keys of {len(self.rotations)} rotations for {len(levels)} levels; name one for each")
+        for rotation, level in zip(self.rotations, levels):
+            if type(level) is not int or not 0 <= level <= self.params.levels:
+                raise ConfigError(f"a key serves levels up to one of 0 to {self.params.levels}, got {level!r:.40}")
+            highest[rotation] = max(level, highest.get(rotation, 0))
+        highest.pop(0, None)
+        object.__setattr__(self, "rotations", tuple(sorted(highest)))
+        if self.rotation_levels:
+            object.__setattr__(self, "rotation_levels", tuple(highest[k] for k in self.rotations))
         object.__setattr__(self, "bootstrap_periods", tuple(sorted(set(self.bootstrap_periods))))
+
+    def reach(self, slots: int) -> dict[int, int]:
+        """The highest level of each rotation, reduced to the slots."""
+        out: dict[int, int] = {}
+        for k, level in zip(self.rotations, self.rotation_levels or (self.params.levels,) * len(self.rotations)):
+            out[k % slots] = max(level, out.get(k % slots, 0))
+        return out
+
+
+def check_rotation(reach: Mapping[int, int], by: int, level: int) -> None:
+    """Refuse a rotation, reduced to the slots, that keys of this reach do not serve at a level; 0 needs no key."""
+    if by and by not in reach:
+        raise MissingKeyError(f"rotation by {by} is not among the plan's keys; make keys for this plan")
+    if by and level > reach[by]:
+        raise MissingKeyError(
+            f"rotation by {by}: its key serves levels up to {reach[by]}, the value is at level {level}; "
+            "make keys for this plan"
+        )
 
 
 class Keyring(Protocol):

@@ -24,6 +24,7 @@ def key_request(plan: Plan) -> KeyRequest:
     return KeyRequest(
         params=plan.params,
         rotations=plan.rotations,
+        rotation_levels=plan.rotation_levels,
         conjugation=plan.conjugation,
         bootstrap_periods=plan.bootstrap_periods,
     )

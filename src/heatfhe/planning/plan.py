@@ -59,16 +59,28 @@ class Plan:
     @cached_property
     def rotations(self) -> tuple[int, ...]:
         """Every rotation a program may ask for, at any position."""
-        found: set[int] = set()
+        return tuple(sorted(self._highest))
+
+    @property
+    def rotation_levels(self) -> tuple[int, ...]:
+        """The highest level at which each of these is asked for, for a set whose keys go by level; else nothing."""
+        if not dict(self.params.literal).get("key_levels"):
+            return ()
+        return tuple(self._highest[k] for k in self.rotations)
+
+    @cached_property
+    def _highest(self) -> dict[int, int]:
+        """The highest level of a value that is rotated, by rotation."""
+        found: dict[int, int] = {}
         for program in self.programs.values():
             for step in program.steps:
+                level, by = step.level, step.by
                 if step.product is not None:
-                    found.update(self.products[step.product].rotations)
+                    level, by = level + 1, self.products[step.product].rotations
                 elif step.modulus:
-                    found.update(step.by[0] * k % self.packing.n for k in range(step.modulus))
-                else:
-                    found.update(step.by)
-        return tuple(sorted(found - {0}))
+                    by = tuple(step.by[0] * k % self.packing.n for k in range(step.modulus))
+                found.update({k: max(level, found.get(k, 0)) for k in by if k})
+        return found
 
     @cached_property
     def bootstrap_periods(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heatfhe.ckks import key_ids, native_set
+from heatfhe.ckks import key_ids, native_set, upload_bytes
 from heatfhe.planning.cost import CostTable
 from heatfhe.planning.pack import LinearMap
 from heatfhe.planning.plaintexts import Diagonal
@@ -149,16 +149,15 @@ def path(program: Program) -> list[tuple[str, int]]:
 def key_bytes(plan: Plan) -> int:
     """Bytes of a client's evaluation keys, the bootstrap's own among them.
 
-    Exact but for headers on the native engine; on others an estimate, up to twice too much (OpenFHE's toy set: 892 MB
-    for 524 MB).
+    Exact on the native engine; on others an estimate, up to twice too much (OpenFHE's toy set: 892 MB for 524 MB).
 
     A native key is, per digit, one half of 32-bit words over all its primes; the other half is a seed.
     """
     params = plan.params
     if params.engine == "native":
         native = native_set(params)
-        ids = key_ids(native, plan.rotations, plan.conjugation, plan.bootstrap_periods)
-        return 4 * params.ring_dimension * sum(k.digits(native.chain) * len(k.rows(native.chain)) for k in ids)
+        ids = key_ids(native, plan.rotations, plan.conjugation, plan.bootstrap_periods, plan.rotation_levels)
+        return upload_bytes(native, ids)
     digits = int(dict(params.literal).get("digits", 3))
     own = 2 * math.isqrt(params.slots) if plan.bootstrap_periods else 0  # rotations of the bootstrap itself, about
     keys = 1 + len(plan.rotations) + int(plan.conjugation) + own

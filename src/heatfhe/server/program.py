@@ -46,6 +46,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         circuit=circuit.digest,
         programs=tuple(sorted(plan.programs)),
         rotations=plan.rotations,
+        rotation_levels=plan.rotation_levels,
         conjugation=plan.conjugation,
         bootstrap_periods=plan.bootstrap_periods,
         layout={

@@ -69,11 +69,14 @@ class ModelConfig:
     max_temperature: float
     price: Price
     limits: Mapping[str, int] = field(default_factory=dict)
+    rotation_levels: tuple[int, ...] = ()
     api_versions: tuple[int, ...] = API_VERSIONS
 
     def identity(self) -> dict[str, Any]:
-        """The part that the config id covers."""
+        """The part that the config id covers. Levels of rotations are named where keys go by level, and only there."""
+        levels = {"rotation_levels": list(self.rotation_levels)} if self.rotation_levels else {}
         return {
+            **levels,
             "model": self.model,
             "engine": self.engine,
             "params": self.params.as_json(),
@@ -138,6 +141,7 @@ class ModelConfig:
             circuit=f.digest("circuit"),
             programs=f.names("programs", longest=16),
             rotations=f.integers("rotations", lo=1 - slots, hi=slots - 1, longest=MAX_KEYS),
+            rotation_levels=_levels(f, identity, params.levels),
             conjugation=f.flag("conjugation"),
             bootstrap_periods=f.integers("bootstrap_periods", lo=1, hi=slots, longest=64),
             layout=f.object("layout"),
@@ -151,9 +155,16 @@ class ModelConfig:
             api_versions=versions,
         )
         f.done()
+        if config.rotation_levels and len(config.rotation_levels) != len(config.rotations):
+            raise WireError("the configuration names a level for some of its rotations; do not use this server")
         if config.config_id != claimed:  # a whole number where a double belongs: two ids for one configuration
             raise WireError("the configuration's numbers are not written as documented; see docs/formats.md")
         return config
+
+
+def _levels(f: Fields, identity: Mapping[str, Any], most: int) -> tuple[int, ...]:
+    """Levels of rotations, where a configuration names any: none of a set's keys reach higher than its levels."""
+    return f.integers("rotation_levels", lo=0, hi=most, longest=MAX_KEYS) if "rotation_levels" in identity else ()
 
 
 def _digest(value: Any) -> str:
