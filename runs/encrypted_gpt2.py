@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--circuit", type=Path)
     parser.add_argument("--fixture", choices=("heat", "calibrated"))
     parser.add_argument("--prompts", type=Path, help="token ids that prompts are cut from; random ones if not given")
-    parser.add_argument("--params", default="native-16-r40")
+    parser.add_argument("--params", default="native-16-r40-lean")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--costs", help="cost table to plan with (default: the set's own)")
     parser.add_argument("--count", type=int, default=1, help="prompts")

@@ -42,7 +42,10 @@ WORST = 2.0**-14
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize(("name", "levels", "deviation"), [("native-16-r40", 13, 5e-7), ("native-16-r35", 16, 2e-6)])
+@pytest.mark.parametrize(
+    ("name", "levels", "deviation"),
+    [("native-16-r40", 13, 5e-7), ("native-16-r40-lean", 13, 5e-7), ("native-16-r35", 16, 2e-6)],
+)
 def test_a_secure_bootstrap(
     name: str, levels: int, deviation: float, record_property: Callable[[str, object], None]
 ) -> None:
