@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -121,9 +122,10 @@ class HostEncoded(CudaKernels):
         return self.evaluate(Encoder(self.ring_dimension).encode(slots, scale), rows)
 
 
-def results(device: str, n: int, chain: Any) -> dict[str, str]:
-    """Digests of every operation and of refreshes of both kinds, on seeded keys."""
-    s = seeded.Scheme(chain, device=device, rotations=(1, 5), periods=(n // 2, 16), spec=SPEC)
+def results(device: str, n: int, chain: Any, babies: int = 0) -> dict[str, str]:
+    """Digests of every operation and of refreshes of both kinds, on seeded keys of many heights."""
+    spec = replace(SPEC, cts_babies=babies)
+    s = seeded.Scheme(chain, device=device, rotations=(1, 5), periods=(n // 2, 16), spec=spec)
     rng, e, boot = np.random.default_rng(0), s.evaluator, s.bootstrapper
     a, b = (s.encrypt(rng.uniform(-1, 1, n // 2), 5) for _ in range(2))
     low = e.drop(a, 2)
@@ -142,11 +144,12 @@ def results(device: str, n: int, chain: Any) -> dict[str, str]:
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_whole_bootstrap_under_a_compiler_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("babies", [0, 8])
+def test_a_whole_bootstrap_under_a_compiler_equals_the_reference(babies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = seeded.small_chain(256, 5, end=49)
-    wanted = results("reference", 256, chain)
+    wanted = results("reference", 256, chain, babies)
     monkeypatch.setattr(seeded, "load_kernels", lambda _d, n, m, threads=1: HostEncoded(n, m, ShimDevice(8)))
-    assert results("shim", 256, chain) == wanted
+    assert results("shim", 256, chain, babies) == wanted
 
 
 @pytest.mark.gpu
