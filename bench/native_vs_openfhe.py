@@ -61,6 +61,7 @@ def measure(params_name: str, threads: int, repeats: int) -> dict[str, Any]:
     from heatfhe.client import load_keyring
     from heatfhe.engine import KeyRequest, LinearMap, MemoryKeys, Vector, load_engine
     from heatfhe.planning.params import preset
+    from heatfhe.planning.weights import Dense
 
     params = preset(params_name)
     engine_name = params.engine
@@ -79,8 +80,7 @@ def measure(params_name: str, threads: int, repeats: int) -> dict[str, Any]:
     low, low16 = (engine.parse(ring.encrypt(v, level=0)) for v in (x, np.tile(x[:16], params.slots // 16)))
     top = engine.parse(ring.encrypt(x, level=params.levels))
     v = Vector("v", lambda: x)
-    vectors = {g: {b: Vector(f"m/{g}/{b}", lambda: x) for b in range(6)} for g in (0, 6, 12, 18, 24)}
-    linear = LinearMap("m", vectors)
+    linear = LinearMap(weight=Dense("m"), babies=tuple(range(6)), giants=(0, 6, 12, 18, 24), make=lambda g, b: x)
     work: dict[str, Callable[[], Any]] = {
         "bootstrap": lambda: engine.bootstrap(low, period=params.slots, bound=1.0),
         "bootstrap, period 16": lambda: engine.bootstrap(low16, period=16, bound=1.0),
