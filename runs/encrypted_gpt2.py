@@ -4,11 +4,18 @@
     python runs/encrypted_gpt2.py train --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out OUT [--share 1.0]
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--tokens 16] [--prompt 8]
     python runs/encrypted_gpt2.py run --fixture heat --out OUT            # HEAT's published counts, weights all equal
+    python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT --count 0 --trace 6
+    python runs/encrypted_gpt2.py clear-noise --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--processes 16]
 
 ``run`` prints one JSON line for each thing it finishes and writes them to OUT/run.jsonl: the plan, the keys, the first
 tokens (which encode every diagonal and make the recordings), the tokens after them, the logits beside the clear
 engine's, and seconds by operator beside the plan's prediction. Keys are this process's own; keyring and engine exchange
 wire forms alone. Needs CuPy; neither numba nor a web framework.
+
+``--logits`` compares encrypted logits of the first positions with the clear engine's; ``--trace N`` does so for N
+positions and looks at telling steps in between: every one to OUT/trace.json, a line per place to OUT/trace.txt, the
+steps that add most to the journal. ``clear-noise`` runs the same plan on the clear engine with refresh noise, without a
+GPU: logits by position, and free-running tokens with the argmax, against the circuit's own.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,8 +37,15 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT.parent / "src"))
 sys.path.insert(0, str(ROOT))
 
+if TYPE_CHECKING:
+    from heatfhe.circuit import Circuit
+    from heatfhe.planning import Plan
+
 CACHE = 60 << 30  # diagonals stay on the GPU
+CLEAR_CACHE = 8 << 30  # and the clear engine's in memory: making them takes 30 times as long as a position
 CONTEXT = 128
+SIGMAS = (1e-7, 2e-7)  # a refresh's noise as measured on a GPU, and as the parameter set states it
+JOBS: dict[str, Any] = {}  # what forked processes find
 
 
 class Journal:
@@ -95,13 +109,11 @@ class Watch:
         pass
 
 
-def run_stage(args: argparse.Namespace) -> None:
+def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, dict[str, float]]:
+    """The circuit, its plan, and the predicted seconds of a token by operator."""
     from heatfhe.circuit import Circuit
-    from heatfhe.client import NativeKeyring
-    from heatfhe.engine import ClearEngine, Decode, MemoryKeys, NativeEngine, key_request
     from heatfhe.planning import cost_table, default_cost, plan, preset, tally
 
-    journal = Journal(args.out / "run.jsonl")
     if args.fixture:
         from gpt2_small_fixture import gpt2_small
 
@@ -111,18 +123,45 @@ def run_stage(args: argparse.Namespace) -> None:
     params = preset(args.params)
     context = min(CONTEXT, circuit.shape.context)
     costs = cost_table(args.costs or default_cost(params, args.device))
-    programs = ("generate", "prompt", "logits") if args.logits else ("generate", "prompt")
+    logits = args.logits or args.trace or args.stage == "clear-noise"
+    programs = ("generate", "prompt", "logits") if logits else ("generate", "prompt")
     made = plan(circuit, params, programs=programs, context=context, mlp="A", cost=costs)
     steps = made.program("generate")
     refreshes = Counter(f"{s.kind}, period {s.period}" for s in steps.bootstraps())
     priced = {k: t.seconds for k, t in tally(made, "generate", costs).items()}
-    counts = circuit.calibration.iterations()
     journal.write(
         "plan", circuit=circuit.name, params=params.name, log2_qp=params.log_qp, security=params.security_bits,
-        iterations=counts, steps=len(steps.steps), refreshes=dict(refreshes), rotations=len(made.rotations),
-        predicted=sum(priced.values()), cost=made.cost,
+        iterations=circuit.calibration.iterations(), steps=len(steps.steps), refreshes=dict(refreshes),
+        rotations=len(made.rotations), predicted=sum(priced.values()), cost=made.cost,
     )  # fmt: skip
+    return circuit, made, priced
 
+
+def words(args: argparse.Namespace, circuit: Circuit) -> np.ndarray:
+    """The token ids that prompts are cut from."""
+    rng = np.random.default_rng(0)
+    return np.load(args.prompts).astype(np.int64) if args.prompts else rng.integers(0, circuit.shape.vocabulary, 4096)
+
+
+def prompt_of(text: np.ndarray, number: int, length: int) -> list[int]:
+    return [int(t) for t in text[1000 * number + 17 :][:length]]
+
+
+def scored(circuit: Circuit, prompt: list[int], got: list[int]) -> dict[str, Any]:
+    """Tokens beside the circuit's own on the same prefix; a miss with the logits' gap."""
+    logits = circuit.run(np.array([[*prompt, *got[:-1]]]))[0, len(prompt) - 1 :]
+    wanted = logits.argmax(axis=1)
+    gaps = np.sort(logits, axis=1)[:, -1] - logits[np.arange(len(got)), got]
+    misses = [{"at": int(i), "logit_gap": float(gaps[i])} for i in np.flatnonzero(wanted != got)]
+    return {"tokens": got, "same": int((wanted == got).sum()), "of": len(got), "misses": misses}
+
+
+def run_stage(args: argparse.Namespace) -> None:
+    from heatfhe.client import NativeKeyring
+    from heatfhe.engine import Decode, MemoryKeys, NativeEngine, key_request
+
+    journal = Journal(args.out / "run.jsonl")
+    circuit, made, priced = planned(args, journal)
     request = key_request(made)
     began = time.perf_counter()
     ring = NativeKeyring(request, device=args.device)
@@ -137,10 +176,9 @@ def run_stage(args: argparse.Namespace) -> None:
     )  # fmt: skip
     del blobs
 
-    rng = np.random.default_rng(0)
-    text = np.load(args.prompts).astype(np.int64) if args.prompts else rng.integers(0, circuit.shape.vocabulary, 4096)
+    text = words(args, circuit)
     source = made.source(circuit)
-    level = steps.inputs["x"].level
+    level = made.program("generate").inputs["x"].level
 
     def put(token: int) -> Any:
         return engine.parse(ring.encrypt(made.packing.pack_residual(circuit.folded.token[token]), level=level))
@@ -157,8 +195,7 @@ def run_stage(args: argparse.Namespace) -> None:
 
     per_token: list[float] = []
     for number in range(args.count):
-        start = 1000 * number + 17
-        prompt = [int(t) for t in text[start : start + args.prompt]]
+        prompt = prompt_of(text, number, args.prompt)
         decode = Decode(made, engine, source)
         spent = [timed(partial(decode.prompt, [put(t)]))[1] for t in prompt[:-1]]
         got, leaders, seconds = [], [], []
@@ -171,46 +208,111 @@ def run_stage(args: argparse.Namespace) -> None:
             journal.write("token", prompt=number, position=decode.position - 1, seconds=took, word=got[-1])
         if number or args.count == 1:
             per_token += seconds[3:]
-        logits = circuit.run(np.array([[*prompt, *got[:-1]]]))[0, len(prompt) - 1 :]
-        wanted = logits.argmax(axis=1)
-        gaps = np.sort(logits, axis=1)[:, -1] - logits[np.arange(len(got)), got]
         journal.write(
-            "conversation", prompt=number, tokens=got, same=int((wanted == got).sum()), of=len(got),
-            misses=[{"at": int(i), "logit_gap": float(gaps[i])} for i in np.flatnonzero(wanted != got)],
-            leaders=leaders, prompt_seconds=[round(s, 4) for s in spent], seconds=seconds,
+            "conversation", prompt=number, **scored(circuit, prompt, got), leaders=leaders,
+            prompt_seconds=[round(s, 4) for s in spent], seconds=seconds,
         )  # fmt: skip
     if per_token:
         median = statistics.median(per_token)
         journal.write("seconds per token", median=median, tokens=len(per_token), predicted=sum(priced.values()))
 
-    watch = Watch(engine)
-    decode = Decode(made, engine, source, reporter=watch, recorded=False)
-    prompt = [int(t) for t in text[17 : 17 + 3]]
-    for token in prompt[:-1]:
-        decode.prompt([put(token)])
-    decode.generate([put(prompt[-1])])
-    watch.seconds.clear()
-    decode.generate()
-    journal.write("by operator", seconds=dict(watch.seconds), total=sum(watch.seconds.values()), predicted=priced)
-
-    if args.logits:
-        clear = ClearEngine(params, strict=False)  # the first positions pass planned bounds, well inside the window
-        pair = Decode(made, engine, source), Decode(made, clear, source)
-        for token in prompt:
-            x = made.packing.pack_residual(circuit.folded.token[token])
-            rows = (
-                read(pair[0].logits([put(token)])),
-                made.packing.unpack_vocabulary([p.slots for p in pair[1].logits([clear.value(x, level)])]),
-            )
-            error = float(np.abs(rows[0] - rows[1]).max() / np.abs(rows[1]).max())
-            journal.write("logits", position=pair[0].position - 1, error=error, bits=float(-np.log2(error)))
+    if args.count:
+        watch = Watch(engine)
+        decode = Decode(made, engine, source, reporter=watch, recorded=False)
+        prompt = prompt_of(text, 0, 3)
+        for token in prompt[:-1]:
+            decode.prompt([put(token)])
+        decode.generate([put(prompt[-1])])
+        watch.seconds.clear()
+        decode.generate()
+        journal.write("by operator", seconds=dict(watch.seconds), total=sum(watch.seconds.values()), predicted=priced)
+    if args.logits or args.trace:
+        compare_logits(args, journal, circuit, made, ring, engine)
     facts = {k: getattr(engine, k) for k in ("memory", "device_name", "peak") if hasattr(engine, k)}
     journal.write("memory", **facts)
 
 
+def compare_logits(
+    args: argparse.Namespace, journal: Journal, circuit: Circuit, made: Plan, ring: Any, engine: Any
+) -> None:
+    """Encrypted logits, and those of the clear engine under noise, beside its exact ones; with --trace, why."""
+    from heatfhe.evaluation.encrypted import Endpoint
+    from heatfhe.evaluation.lockstep import by_place, jumps, lockstep, logit_bits, telling
+    from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
+
+    tokens = prompt_of(words(args, circuit), 0, args.trace or 3)
+    clear = noisy_engine(made, (0.0, *SIGMAS), cache_bytes=CLEAR_CACHE)
+    for position, rows in enumerate(logit_rows(made, circuit, clear, tokens)):
+        bits = {f"{s:g}": logit_bits(rows[0], row) for s, row in zip(SIGMAS, rows[1:])}
+        journal.write("logits under noise", position=position, bits=bits)
+    clear.noise = None  # its plaintexts are made: the same engine is the reference
+    end = Endpoint(engine, ring.encrypt, ring.decrypt)
+    look = telling if args.trace else lambda step: False
+    seen, pairs = lockstep(made, circuit, end, tokens, look=look, clear=clear)
+    for position, (true, got) in enumerate(pairs):
+        bits = logit_bits(true, got)
+        journal.write("logits", position=position, error=2.0**-bits, bits=bits, largest=float(np.abs(true).max()))
+    if not args.trace:
+        return
+    (args.out / "trace.json").write_text(json.dumps([s.as_json() for s in seen]))
+    (args.out / "trace.txt").write_text("\n".join(map(place_line, by_place(seen))) + "\n")
+    for position in range(len(tokens)):
+        for s in jumps([s for s in seen if s.position == position], 4):
+            journal.write("own error", bits=round(s.own_bits, 1), **s.as_json())
+    print("\n".join(place_line(p) for p in by_place(seen) if p["position"] == 0))
+
+
+def place_line(p: dict[str, Any]) -> str:
+    """A place of the circuit: bits when it is entered and left, the least that one step of it kept."""
+    kept = f"{p['first']:5.1f} -> {p['last']:5.1f}, own {p['own']:5.1f} at {p['at']} ({p['kind']})"
+    return f"{p['position']:3d} {p['place']:18s} {kept}, {p['refreshes']} refreshes fill {p['filled']:.3f}"
+
+
+def noise_stage(args: argparse.Namespace) -> None:
+    """The plan on the clear engine with refresh noise, a process for each job; they share its plaintexts."""
+    import multiprocessing
+
+    from heatfhe.evaluation.lockstep import logit_bits
+    from heatfhe.evaluation.noise_rows import free_rows, logit_rows, noisy_engine
+
+    journal = Journal(args.out / "clear-noise.jsonl")
+    circuit, made, _ = planned(args, journal)
+    text = words(args, circuit)
+    engine = noisy_engine(made, (0.0, *SIGMAS), cache_bytes=CLEAR_CACHE)
+
+    def logits(number: int) -> tuple[str, dict[str, Any]]:
+        rows = logit_rows(made, circuit, engine, prompt_of(text, number, args.prompt))
+        bits = {f"{s:g}": [round(logit_bits(r[0], r[1 + i]), 2) for r in rows] for i, s in enumerate(SIGMAS)}
+        return "logits under noise", {"prompt": number, "bits": bits}
+
+    def tokens(number: int) -> tuple[str, dict[str, Any]]:
+        prompt = prompt_of(text, number, args.prompt)
+        found = free_rows(made, circuit, engine, prompt, args.tokens)
+        rows = zip((0.0, *SIGMAS), found.tokens.tolist(), found.leaders.round(4).tolist())
+        by = {f"{s:g}": {**scored(circuit, prompt, got), "leaders": leaders} for s, got, leaders in rows}
+        return "tokens under noise", {"prompt": number, "by_sigma": by}
+
+    logit_rows(made, circuit, engine, prompt_of(text, 0, 1))
+    free_rows(made, circuit, engine, prompt_of(text, 0, 2), 1)
+    journal.write("plaintexts made")
+    JOBS.update(logits=logits, tokens=tokens, engine=engine)
+    jobs = [(kind, n) for n in range(args.count) for kind in ("tokens", "logits")]
+    with multiprocessing.get_context("fork").Pool(args.processes) as pool:
+        for what, facts in pool.imap_unordered(noise_job, jobs):
+            journal.write(what, **facts)
+
+
+def noise_job(job: tuple[str, int]) -> tuple[str, dict[str, Any]]:
+    """One job in a process of its own, with noise that does not depend on the jobs before."""
+    kind, number = job
+    JOBS["engine"].rng = np.random.default_rng([number, kind == "tokens"])
+    found: tuple[str, dict[str, Any]] = JOBS[kind](number)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("train", "run"))
+    parser.add_argument("stage", choices=("train", "run", "clear-noise"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--train", type=Path)
@@ -226,8 +328,10 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=4, help="tokens of a prompt")
     parser.add_argument("--tokens", type=int, default=8, help="tokens generated after each")
     parser.add_argument("--logits", action="store_true", help="compare encrypted logits with the clear engine's")
+    parser.add_argument("--trace", type=int, default=0, help="positions to compare step by step")
+    parser.add_argument("--processes", type=int, default=8, help="of clear-noise")
     args = parser.parse_args()
-    (train_stage if args.stage == "train" else run_stage)(args)
+    {"train": train_stage, "run": run_stage, "clear-noise": noise_stage}[args.stage](args)
 
 
 if __name__ == "__main__":
