@@ -196,3 +196,24 @@ def test_other_refusals() -> None:
 def test_json_round_trip() -> None:
     fit = ReciprocalFit(lo=0.1, hi=7.3, solver="relaxed")
     assert ReciprocalFit.from_json(fit.as_json()) == fit
+
+
+@pytest.mark.parametrize("solver", ["plain", "relaxed"])
+@pytest.mark.parametrize("kappa", [2.0, 100.0, 8.3e4])
+def test_no_result_exceeds_the_largest(kappa: float, solver: str) -> None:
+    fit = ReciprocalFit(lo=1.0, hi=kappa, solver=solver)
+    d = np.geomspace(1e-6, kappa, 4001)  # under the domain, too: the iteration has no way to grow faster
+    inside = d >= 1.0
+    for count in range(10):
+        y = reciprocal(d, fit, count)
+        top = fit.largest(count)
+        assert y[inside].max() <= top * (1 + 1e-12)
+        assert y[inside].max() > top / 3  # and it is not idle
+    assert fit.largest(0) == pytest.approx(min(fit.alpha, 1 + fit.seed_error))
+    assert fit.largest(40) == pytest.approx(1.0)
+
+
+def test_few_iterations_stay_far_under_the_reciprocal_of_a_wide_domain() -> None:
+    fit = ReciprocalFit(lo=1.0, hi=8.3e4)
+    assert fit.largest(7) == pytest.approx(2.0**7 * fit.alpha)
+    assert fit.largest(7) < 1 / 80

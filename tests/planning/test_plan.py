@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from heatfhe.circuit import Circuit
 from heatfhe.engine import Decode, key_request
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
+from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
 from heatfhe.files import write_json
 from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, Step, cost_table, plan
 from heatfhe.planning.plaintexts import Public
@@ -253,3 +255,26 @@ def test_golden_text(circuit: Circuit, name: str) -> None:
     """To accept a change: write show(plan) of the failing case over the file and read the difference."""
     made = plan(circuit, clear_params(int(name.split("-")[1])), cost="paper-a100")
     assert show(made) == (GOLDEN / f"plan_{name}.txt").read_text()
+
+
+def test_a_tight_plan_has_the_same_refreshes_and_keeps_more_bits_of_rows_that_do_not_converge() -> None:
+    circuit = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
+    softmaxes = {  # sums of a wide domain, and iterations that reach a part of it: what training leaves behind
+        n: replace(c, fit=replace(c.fit, refine=replace(c.fit.refine, lo=c.fit.refine.lo / 1e4)))
+        for n, c in circuit.calibration.softmaxes.items()
+        if c.fit.refine is not None
+    }
+    assert softmaxes
+    wide = replace(circuit, calibration=replace(circuit.calibration, softmaxes=softmaxes))
+    params = clear_params(64)
+    plain, tight = (plan(wide, params, programs=("logits",), tight=t) for t in (False, True))
+    assert plan(wide, params, programs=("logits",)).digest == plain.digest != tight.digest
+    assert tight.notes["tight"] is True
+    assert len(tight.program("logits").bootstraps()) <= len(plain.program("logits").bootstraps())
+    exact = wide.run(np.array([[3, 7, 5]]))[0]
+    errors = []
+    for made in (plain, tight):
+        rows = logit_rows(made, wide, noisy_engine(made, (0.0, 1e-9)), [3, 7, 5])
+        assert max(np.abs(r[0] - e).max() for r, e in zip(rows, exact)) < 1e-7  # the same function
+        errors.append(np.abs(rows[0][1] - rows[0][0]).max())
+    assert errors[1] < errors[0] / 10

@@ -87,6 +87,19 @@ class ReciprocalFit:
         """
         return _schedule(self, count)
 
+    def largest(self, count: int) -> float:
+        """No result on the domain exceeds this after count iterations.
+
+        Domain  any count.
+        Bound   (1 + error) / lo, as 1 - d y is no larger than the error; and the seed's alpha times what every
+                iteration can at most multiply by, 2 s_i: the smaller where so few iterations do not reach 1 / lo.
+        Depth   none: this is a constant.
+        Source  d > 0 in f = 2 s_i - d.
+        """
+        s = self.schedule(count)
+        reach = s[0] * self.alpha * math.prod(2.0 * x for x in s[:count])
+        return min((1.0 + self.error(count)) / self.lo, reach)
+
     def as_json(self) -> dict[str, Any]:
         """The fields as a JSON value."""
         return {"lo": self.lo, "hi": self.hi, "solver": self.solver}

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.ckks.params import Params
 from heatfhe.engine import ClearEngine, Decode
-from heatfhe.engine.clear import ClearValue
 from heatfhe.evaluation.encrypted import Endpoint
 from heatfhe.planning import Plan, Step
 
@@ -74,7 +72,7 @@ class Pair:
     The second row is complex: what an engine holds may have an imaginary part where the true value has none.
     """
 
-    clear: ClearValue
+    clear: Any
     other: Any
 
 
@@ -100,7 +98,7 @@ class Lockstep:
     # -- as an engine -------------------------------------------------------------------------------------------------
 
     @property
-    def params(self) -> Params:
+    def params(self) -> Any:
         """The plan's."""
         return self.plan.params
 

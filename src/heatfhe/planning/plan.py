@@ -162,10 +162,13 @@ def plan(
     halve: bool | None = None,
     contract: bool = True,
     mlp: str = "auto",
+    tight: bool = False,
 ) -> Plan:
     """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps.
 
     ``mlp`` chooses the MLP's variant, A or B; auto plans both and keeps the one whose first program is cheaper.
+    ``tight`` carries the reciprocals of softmaxes as large as their counts allow: more bits for the same steps, and
+    another plan than without it.
 
     ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
     the level at which keys and values are kept, the others follow.
@@ -175,7 +178,14 @@ def plan(
     if halve is None:
         halve = dict(params.literal).get("times_i_levels", 0) == 0
     if mlp == "auto":
-        options = {"placement": placement, "cost": table, "context": context, "programs": programs, "rules": rules}
+        options = {
+            "placement": placement,
+            "cost": table,
+            "context": context,
+            "programs": programs,
+            "rules": rules,
+            "tight": tight,
+        }
         both = [
             plan(circuit, params, halve=halve, contract=contract, mlp=m, **options)  # type: ignore[arg-type]
             for m in ("A", "B")
@@ -186,7 +196,9 @@ def plan(
     products: dict[Weight, LinearMap] = {}
     cache: dict[str, int] = {}
     for name in programs:
-        recording = record(circuit, packing, name, window=params.window, halve=halve, contract=contract, mlp=mlp)
+        recording = record(
+            circuit, packing, name, window=params.window, halve=halve, contract=contract, mlp=mlp, tight=tight
+        )
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
         graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})
         placed = place(graph, params, table, algorithm=placement, rules=rules)
@@ -202,7 +214,7 @@ def plan(
         circuit=circuit.digest, name=circuit.name, params=params, shape=circuit.shape, context=packing.context,
         programs=made, products=dict(sorted(products.items(), key=lambda item: item[0].key)), placement=placement,
         cost=table.name,
-        notes={"mlp": mlp},
+        notes={"mlp": mlp, **({"tight": True} if tight else {})},
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.weights import Weight
 
 GRID = 257  # samples of a solver's domain on which the magnitudes of everything it computes are found
+FREE_TIMES = 16  # integers up to here multiply without a level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Traced:
         r = self.recorder
         if isinstance(other, Traced):
             return r.emit("multiply", (self, other))
-        if isinstance(other, (int, float)) and float(other).is_integer() and 0 < abs(other) <= 16:
+        if isinstance(other, (int, float)) and float(other).is_integer() and 0 < abs(other) <= FREE_TIMES:
             k = int(other)
             return self if k == 1 else -self if k == -1 else r.emit("times", (self,), number=k)
         return r.emit("multiply_plain", (self,), plains=(public(other),))

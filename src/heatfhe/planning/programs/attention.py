@@ -16,7 +16,7 @@ from heatfhe.circuit import Attention
 from heatfhe.planning.pack import LinearMap, to_heads
 from heatfhe.planning.plaintexts import Bias, Mask, Public
 from heatfhe.planning.programs.builder import ROWS, Builder
-from heatfhe.planning.recorder import Traced
+from heatfhe.planning.recorder import FREE_TIMES, Traced
 from heatfhe.planning.weights import Projection
 
 
@@ -105,6 +105,10 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
 
     E is carried by aim / (hi n), so its sum is the mean's share of aim; Y by root = sqrt(aim / (hi n)), so that the
     sum of its squares is. What a sum is carried by never shows in the rows: they are divided by it.
+
+    A reciprocal is carried so that its largest value is aim: 1 / lo at the last position, or, ``tight``, what its count
+    of iterations can reach, at every position. Refreshes and roundings are as large beside a small reciprocal as
+    beside a large one, so this decides how many bits a row keeps.
     """
     r, p = b.r, b.p
     c, aim = b.circuit.calibration.softmaxes[name], b.scales.aim
@@ -127,9 +131,12 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
     def solver(fit: ReciprocalFit, count: int) -> Callable[[Traced], Traced]:
         scale = fit.hi / aim
         gain = root * ROWS * scale
-        largest = gain.coefficient * p.context**0.5 / fit.lo
-        times = max(1, math.ceil(largest / aim))
-        return lambda s: r.last(reciprocal(s, fit, count, scale=scale, gain=gain / times)) * times
+        largest = gain.coefficient * p.context**0.5 * (fit.largest(count) if b.tight else 1 / fit.lo)
+        back = Public(max(1, math.ceil(largest / aim)))
+        if b.tight and back.coefficient > FREE_TIMES:  # a product then: it may undo the root of the row's length, too
+            back = back * (ROWS / p.context).power(0.5)
+        times = back if back.rows else int(back.coefficient)
+        return lambda s: r.last(reciprocal(s, fit, count, scale=scale, gain=gain / back)) * times
 
     with r.scope(name, "softmax"):
         squared = 1.0 / (1 << c.fit.exponential.squarings)

@@ -14,12 +14,13 @@ ROWS = Public(rows=1.0)
 
 
 class Builder:
-    """A step being recorded: ``r`` collects operations, ``p`` gives sizes, ``mlp`` is set for the MLP's variant B."""
+    """A step being recorded: ``r`` collects operations, ``p`` gives sizes, ``mlp`` is set for the MLP's variant B,
+    ``tight`` says how reciprocals are carried."""
 
     def __init__(
-        self, circuit: Circuit, packing: Packing, window: float, halve: bool, contract: bool, mlp: str
+        self, circuit: Circuit, packing: Packing, window: float, halve: bool, contract: bool, mlp: str, tight: bool
     ) -> None:
-        self.circuit, self.p, self.halve = circuit, packing, halve
+        self.circuit, self.p, self.halve, self.tight = circuit, packing, halve, tight
         self.mlp = PeriodicMlp(packing=packing, halve=halve) if mlp == "B" else None
         source = PlaintextSource(circuit, packing, {}, window)
         self.scales = source.scales

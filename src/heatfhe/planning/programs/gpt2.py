@@ -29,10 +29,13 @@ def record(
     halve: bool = True,
     contract: bool = True,
     mlp: str = "A",
+    tight: bool = False,
 ) -> Recording:
     """Record one program. ``halve`` allows complex plaintexts, ``contract`` makes every polynomial one node.
 
     ``mlp`` is the variant of the MLP: A spends a level before the activation, B after it and on the norm's slack.
+    ``tight`` carries the reciprocals of softmaxes as large as their counts allow, where the default looks at their
+    domains alone: the same steps with more bits.
 
     ``window`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
 
@@ -47,7 +50,7 @@ def record(
     if mlp == "B" and not PeriodicMlp(packing=packing, halve=halve).fits:
         hidden = packing.shape.hidden
         raise PlanError(f"MLP variant B: hidden {hidden} on {packing.n} slots, width {packing.D}; use variant A")
-    return finish(_run(Builder(circuit, packing, window, halve, contract, mlp), program))
+    return finish(_run(Builder(circuit, packing, window, halve, contract, mlp, tight), program))
 
 
 def _run(b: Builder, program: str) -> Recorder:
