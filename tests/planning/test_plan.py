@@ -269,7 +269,9 @@ def test_a_tight_plan_has_the_same_refreshes_and_keeps_more_bits_of_rows_that_do
     params = clear_params(64)
     plain, tight = (plan(wide, params, programs=("logits",), tight=t) for t in (False, True))
     assert plan(wide, params, programs=("logits",)).digest == plain.digest != tight.digest
-    assert tight.notes["tight"] is True
+    assert tight.tight
+    assert not plain.tight
+    assert Plan.from_json(tight.as_json()).tight  # plaintexts are made for it wherever the plan is read
     assert len(tight.program("logits").bootstraps()) <= len(plain.program("logits").bootstraps())
     exact = wide.run(np.array([[3, 7, 5]]))[0]
     errors = []

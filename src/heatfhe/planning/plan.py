@@ -109,7 +109,12 @@ class Plan:
         """The plaintexts of this plan's steps, from its own circuit."""
         if circuit.digest != self.circuit:
             raise PlanError(f"plan {self.name} was made for another circuit; plan {circuit.name} again")
-        return PlaintextSource(circuit, self.packing, self.products, self.params.window)
+        return PlaintextSource(circuit, self.packing, self.products, self.params.window, tight=self.tight)
+
+    @property
+    def tight(self) -> bool:
+        """How large its values are carried: see plan(tight=...)."""
+        return bool(self.notes.get("tight", False))
 
     @cached_property
     def digest(self) -> str:
@@ -167,8 +172,8 @@ def plan(
     """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps.
 
     ``mlp`` chooses the MLP's variant, A or B; auto plans both and keeps the one whose first program is cheaper.
-    ``tight`` carries the reciprocals of softmaxes as large as their counts allow: more bits for the same steps, and
-    another plan than without it.
+    ``tight`` carries the reciprocals of softmaxes as large as their counts allow and the residual stream as large as a
+    bootstrap's window does: more bits for the same refreshes, and another plan than without it.
 
     ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
     the level at which keys and values are kept, the others follow.

@@ -59,13 +59,17 @@ def _aim(window: float) -> float:
     return 0.9 * max(1.0, window / 16.0) if window >= 1.0 else 0.9 * window
 
 
-def scales(circuit: Circuit, window: float) -> Scales:
-    """Every factor of a circuit's step for bootstraps with this window."""
+def scales(circuit: Circuit, window: float, *, tight: bool = False) -> Scales:
+    """Every factor of a circuit's step for bootstraps with this window.
+
+    The residual stream is carried so that the largest sum of its squares is aim, or, ``tight``, fills the window: a
+    refresh takes the sum as it is, and the stream, a thirtieth of its root in each of a thousand slots, gains most.
+    """
     aim, c = _aim(window), circuit.calibration
     first = circuit.stages[0].writes
     norms = [s for s in circuit.stages if isinstance(s, Norm)]
     widest = max([c.norms[s.name].fit.hi for s in norms if s.reads != first] or [1.0])
-    residual = math.sqrt(aim / widest)
+    residual = math.sqrt((0.9 * window if tight else aim) / widest)
     logits = 1.0
     if c.argmax is not None:
         spread = circuit.shape.vocabulary * c.argmax.schedule.rounds[0].hi

@@ -23,9 +23,17 @@ from heatfhe.planning.weights import Weight
 class PlaintextSource:
     """Every number and slot vector a plan's steps name, computed from the circuit's folded weights when asked."""
 
-    def __init__(self, circuit: Circuit, packing: Packing, products: Mapping[Weight, LinearMap], window: float) -> None:
+    def __init__(
+        self,
+        circuit: Circuit,
+        packing: Packing,
+        products: Mapping[Weight, LinearMap],
+        window: float,
+        *,
+        tight: bool = False,
+    ) -> None:
         self.circuit, self.packing, self.products = circuit, packing, products
-        self.scales = scales(circuit, window)
+        self.scales = scales(circuit, window, tight=tight)
         self._terms = lru_cache(maxsize=8)(lambda m: m.weight.terms(self, m))
         self._maps: dict[Weight, LinearMap] = {}
 

@@ -15,14 +15,21 @@ ROWS = Public(rows=1.0)
 
 class Builder:
     """A step being recorded: ``r`` collects operations, ``p`` gives sizes, ``mlp`` is set for the MLP's variant B,
-    ``tight`` says how reciprocals are carried."""
+    ``tight`` says how large values are carried."""
 
     def __init__(
-        self, circuit: Circuit, packing: Packing, window: float, halve: bool, contract: bool, mlp: str, tight: bool
+        self,
+        circuit: Circuit,
+        packing: Packing,
+        window: float,
+        halve: bool,
+        contract: bool,
+        mlp: str,
+        tight: bool = False,
     ) -> None:
         self.circuit, self.p, self.halve, self.tight = circuit, packing, halve, tight
         self.mlp = PeriodicMlp(packing=packing, halve=halve) if mlp == "B" else None
-        source = PlaintextSource(circuit, packing, {}, window)
+        source = PlaintextSource(circuit, packing, {}, window, tight=tight)
         self.scales = source.scales
         self.r = Recorder(slots=packing.n, rows=packing.context, source=source, contract=contract)
 

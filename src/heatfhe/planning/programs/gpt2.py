@@ -35,7 +35,7 @@ def record(
 
     ``mlp`` is the variant of the MLP: A spends a level before the activation, B after it and on the norm's slack.
     ``tight`` carries the reciprocals of softmaxes as large as their counts allow, where the default looks at their
-    domains alone: the same steps with more bits.
+    domains alone, and the residual stream as large as the window allows: the same function with more bits.
 
     ``window`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
 
