@@ -10,7 +10,7 @@ import pytest
 
 from heatfhe.engine import ClearEngine, Engine
 from heatfhe.planning import KINDS, Given
-from heatfhe.planning.cost import INSTRUCTIONS, SINCE_2
+from heatfhe.planning.cost import IN_MAPS, INSTRUCTIONS, SINCE_2, plain_words
 from tests.engine.counting import CountingEngine
 from tests.engine.maps import linear_map
 from tests.planning.clear_run import clear_params
@@ -70,6 +70,8 @@ def test_work_is_what_a_counting_engine_counts(kind: str) -> None:
     called(kind, engine, [engine.value(5)] * operands(kind))
     work = row.counted(operands(kind), len(BY) if row.rotates else 0, MAP if kind == "linear" else None)
     assert work.keys() <= INSTRUCTIONS.keys() | SINCE_2.keys()
+    assert {word.startswith(IN_MAPS) for word in work} <= {kind == "linear"}
+    work = plain_words(work)
     for word in ("rotate", "hoist", "rotate_hoisted", "conjugate", "multiply_plain"):
         assert work.get(word, 0) == engine.counts[word]
     products = work.get("multiply", 0) + work.get("tensor", 0)

@@ -17,7 +17,7 @@ from heatfhe.engine.clear import ClearValue, Noise
 from heatfhe.engine.measure import describe_machine, measure, measure_request
 from heatfhe.engine.noise import NoiseTable, PeriodNoise, bent, measure_noise, noise_request
 from heatfhe.errors import ConfigError, FileFormatError
-from heatfhe.planning import CostTable, openfhe_params
+from heatfhe.planning import CostTable, LinearMap, openfhe_params
 
 TOY = openfhe_params("insecure-openfhe-11")
 Real = NDArray[np.float64]
@@ -33,15 +33,19 @@ PRICES = {
     "multiply_plain": 2.0,
     "encode": 9.0,
     "drop": 3.0,
+    "baby": 17.0,
+    "giant": 31.0,
+    "diagonal": 1.5,
+    "map": 40.0,
 }
 
 
 class PricedEngine:
     """A clear engine whose clock advances by known prices, each times (level + 1) of the operand."""
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Params, records: bool = False) -> None:
         self._clear = ClearEngine(params, request=measure_request(params, (8,)))
-        self.params = params
+        self.params, self.records = params, records
         self.now, self.under_way = 0.0, 0.0
         self._seen: set[str] = set()
 
@@ -53,6 +57,10 @@ class PricedEngine:
         """What was asked for is done, and paid, only now."""
         self.now += self.under_way
         self.under_way = 0.0
+
+    def replay(self, name: Any, body: Any, values: Sequence[Any]) -> Any:
+        self.under_way += 77.0  # to start it
+        return body(values)
 
     def _pay(self, level: int, **counts: float) -> None:
         self.under_way += (level + 1) * sum(PRICES[word] * n for word, n in counts.items())
@@ -106,6 +114,14 @@ class PricedEngine:
         self._pay(level, multiply_plain=len(pairs), rescale=1)
         return self._clear.multiply_plain_sum(pairs)
 
+    def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
+        babies, giants = (sum(k != 0 for k in steps) for steps in (m.babies, m.giants))
+        if m.weight.key not in self._seen:
+            self._pay(a.level, encode=m.plaintexts)
+            self._seen |= {m.weight.key}
+        self._pay(a.level, baby=babies, giant=giants, diagonal=m.plaintexts, map=1)
+        return self._clear.linear(a, m)
+
     def bootstrap(self, a: ClearValue, *, period: int, bound: float) -> ClearValue:
         self.under_way += 1000.0 + period
         return self._clear.bootstrap(a, period=period, bound=bound)
@@ -119,9 +135,10 @@ def clear_encrypt(engine: ClearEngine, values: Any, *, level: int) -> bytes:
     return engine.dump(engine.value(values, level))
 
 
+@pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("levels", [None, (1, 4)])
-def test_differences_recover_the_prices(levels: tuple[int, ...] | None, tmp_path: Path) -> None:
-    engine: Any = PricedEngine(TOY)
+def test_differences_recover_the_prices(levels: tuple[int, ...] | None, records: bool, tmp_path: Path) -> None:
+    engine: Any = PricedEngine(TOY, records)
     costs = measure(
         engine,
         lambda values, level: clear_encrypt(engine._clear, values, level=level),
@@ -141,6 +158,10 @@ def test_differences_recover_the_prices(levels: tuple[int, ...] | None, tmp_path
     for word in ("tensor", "relinearise", "rescale", "multiply_plain"):
         assert table.seconds[word][4] == pytest.approx(PRICES[word] * 5)
         assert len(table.seconds[word]) == TOY.levels + 1
+    parts = {"rotate_hoisted": "baby", "rotate": "giant", "multiply_plain": "diagonal", "hoist": "map"}
+    for word, part in parts.items():
+        assert table.seconds[f"linear.{word}"][4] == pytest.approx(PRICES[part] * 5)
+    assert {table.seconds[f"linear.{word}"][4] for word in ("add", "rescale")} == {0.0}
     assert costs.encode[4] == pytest.approx(PRICES["encode"] * 5)
     assert table.seconds["drop"][4] == pytest.approx(PRICES["drop"] * 5)
     table.save(tmp_path / "costs.json")

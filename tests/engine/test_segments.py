@@ -70,7 +70,16 @@ def test_segments_cover_the_program_in_order_and_know_what_they_hand_on(made: Pl
     assert {v for port in program.outputs.values() for v in port.values} <= held
 
 
-def test_nothing_is_recorded_where_seconds_by_operator_are_asked_for(made: Plan) -> None:
+def test_stretches_of_one_operator(made: Plan) -> None:
+    program = made.program("generate")
+    whole = segments(program, lambda step: step.kind == "rotate")
+    parts = segments(program, lambda step: step.kind == "rotate", lambda step: step.operator)
+    assert {p.first for p in whole} < {p.first for p in parts}
+    for part in parts:
+        assert len({program.steps[i].operator for i in range(part.first, part.stop)}) == 1
+
+
+def test_nothing_is_recorded_where_it_is_not_wanted(made: Plan) -> None:
     engine = Recording(made.params)
     tokens(made, engine, recorded=False)
     assert not engine.bodies

@@ -35,6 +35,14 @@ def make(**changes: object) -> CostTable:
     return CostTable(**{**facts, **changes})  # type: ignore[arg-type]
 
 
+def test_a_linear_map_has_prices_of_its_own_or_those_of_its_parts() -> None:
+    work = {"rotate": 1, "linear.rotate": 2, "linear.add": 3, "linear.multiply_plain": 5}
+    assert make().price(work, 1) == 3 * make().seconds["rotate"][1] + 3 * 1.0 + 5 * 1.0
+    maps = {f"linear.{word}": (0.0, price) for word, price in (("rotate", 7.0), ("add", 0.0), ("multiply_plain", 0.1))}
+    rich = make(**NEW | {"seconds": {**NEW["seconds"], **maps}})  # type: ignore[dict-item]
+    assert rich.price(work, 1) == pytest.approx(1.0 + 2 * 7.0 + 5 * 0.1)
+
+
 def test_every_shipped_table_prices_every_instruction_and_says_where_from() -> None:
     assert cost_tables() == SHIPPED
     for name in SHIPPED:

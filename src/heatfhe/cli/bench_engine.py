@@ -31,6 +31,7 @@ EXAMPLES = (
     "  heat bench-engine native --params insecure-native-11 --periods 8,64 --levels 1,4,8\n"
 )
 DEVICES = ("cpu", "cuda")
+GPU_CACHE = 16 << 30  # plaintexts of a measurement at every level
 DEFAULT_PARAMS = {"openfhe": "insecure-openfhe-11", "native": "insecure-native-11", "clear": "insecure-openfhe-11"}
 
 
@@ -131,6 +132,8 @@ def open_engine(
         from heatfhe.client import NativeKeyring
 
         options["device"] = device
+        if device == "cuda":
+            options["cache_bytes"] = GPU_CACHE
         native = NativeKeyring(request, device=device, threads=threads)
         return native, load_engine(name)(request, MemoryKeys(dict(native.evaluation_keys())), **options)
     ring = load_keyring(name)(request)

@@ -2,7 +2,9 @@
 """Measures an engine through the protocol alone: the cost table the planner uses, with the machine's description.
 
 What the protocol does not offer by itself is had by differences: the price of one more term of a sum, of one more
-hoisted rotation, and what is left when those are taken away. Every figure is a median.
+hoisted rotation, and what is left when those are taken away. Every figure is a median. Where an engine records, a plan
+plays long stretches at once and nothing waits between two steps: there the price of an operation is what one more of it
+adds to a recording of several.
 """
 
 from __future__ import annotations
@@ -11,22 +13,26 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
 from heatfhe.engine.protocol import Engine, KeyRequest
 from heatfhe.errors import ConfigError
-from heatfhe.planning import CostTable, Vector
+from heatfhe.planning import IN_MAPS, CostTable, Dense, LinearMap, Vector
 from heatfhe.progress import SILENT, Reporter
 
 ROTATIONS = (1, 2, 3, 4, 5, 6, 7, 8)
-FEW, MANY = 2, 8  # terms of the short and the long sum that are compared
+FEW, MANY = 2, 8  # terms of the short and the long sum, operations of the short and the long recording
+WIDE = tuple(range(8))
+MAPS = (((0, 1), (0,)), (WIDE, (0,)), ((0, 1), (0, 2, 4, 6, 8)), (WIDE, (0, 8)))  # baby and giant steps, compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,78 @@ def describe_machine(threads: int = 1) -> str:
     return f"{model}, {os.cpu_count()} cores, {used}, {platform.system()}, Python {platform.python_version()}"
 
 
+@dataclass
+class _Watch:
+    """Times what an engine does."""
+
+    engine: Engine[Any]
+    repeats: int
+    clock: Callable[[], float]
+    recordings: Iterator[int] = field(default_factory=count)
+
+    def _now(self) -> float:
+        self.engine.synchronize()
+        return self.clock()
+
+    def alone(self, step: Callable[[], Any], warm: int = 1) -> float:
+        """Median seconds of a step that is waited for."""
+        for _ in range(warm):
+            step()
+        times = []
+        for _ in range(self.repeats):
+            began = self._now()
+            step()
+            times.append(self._now() - began)
+        return statistics.median(times)
+
+    def seconds(self, step: Callable[..., Any], *args: Any) -> float:
+        """What a step adds to a plan."""
+        step = partial(step, *args)
+        if not self.engine.records:
+            return self.alone(step)
+        return max(0.0, (self._played(step, MANY) - self._played(step, FEW)) / (MANY - FEW))
+
+    def _played(self, step: Callable[[], Any], times: int) -> float:
+        def body(given: Sequence[Any]) -> list[Any]:
+            for _ in range(times):
+                step()
+            return []
+
+        name = ("measure", next(self.recordings))
+        return self.alone(lambda: self.engine.replay(name, body, []), warm=3)  # as it is, recorded, played
+
+    def marginal(self, step: Callable[[int], Any]) -> tuple[float, float]:
+        """Of a step with so many terms: what one more adds, and what few terms leave besides."""
+        few, many = self.seconds(step, FEW), self.seconds(step, MANY)
+        one = max(0.0, (many - few) / (MANY - FEW))
+        return one, max(0.0, few - FEW * one)
+
+
+def _row(watch: _Watch, encrypt: Callable[..., bytes], values: NDArray[np.float64], level: int) -> dict[str, float]:
+    """Prices at one level; products are had from level 1 on."""
+    engine, seconds, at = watch.engine, watch.seconds, max(1, level)
+    plain, fresh = (Vector("measure/plain", lambda: values, keep=keep) for keep in (True, False))
+    top = engine.parse(encrypt(values, level=at))
+    a = engine.drop(top, level) if level < at else top
+    row = {"add": seconds(engine.add, a, a), "conjugate": seconds(engine.conjugate, a)}
+    row["rotate"] = seconds(engine.rotate, a, 1)
+    row["rotate_hoisted"], row["hoist"] = watch.marginal(lambda k: engine.rotate_many(a, ROTATIONS[:k]))
+    row["multiply_plain"], _ = watch.marginal(lambda k: engine.multiply_plain_sum([(top, plain)] * k))
+    row["rescale"] = max(0.0, seconds(engine.multiply_plain, top, plain) - row["multiply_plain"])
+    made, kept = (watch.alone(partial(engine.multiply_plain, top, p)) for p in (fresh, plain))
+    row["encode"] = max(0.0, made - kept)
+    row["multiply"] = seconds(engine.multiply, top, top)
+    row["tensor"], _ = watch.marginal(lambda k: engine.multiply_sum([(top, top)] * k))
+    row["relinearise"] = max(0.0, row["multiply"] - row["tensor"] - row["rescale"])
+    row["drop"] = seconds(engine.drop, top, at - 1)
+    maps = [
+        LinearMap(weight=Dense(f"measure{i}"), babies=babies, giants=giants, make=lambda g, b: values)
+        for i, (babies, giants) in enumerate(MAPS)
+    ]
+    prices = map_prices([seconds(engine.linear, top, m) for m in maps])
+    return row | {IN_MAPS + word: price for word, price in prices.items()}
+
+
 def measure(
     engine: Engine[Any],
     encrypt: Callable[..., bytes],
@@ -82,55 +160,18 @@ def measure(
     if asked[0] < 0 or asked[-1] > params.levels:
         raise ConfigError(f"levels to measure lie in 0 to {params.levels}, got {asked}")
     wide = sorted({*periods, params.slots})
-    rng = np.random.default_rng(0)
-    values = rng.uniform(-1, 1, params.slots)
-    plain = Vector("measure/plain", lambda: values)
-    fresh = Vector("measure/fresh", lambda: values, keep=False)
-
-    def now() -> float:
-        engine.synchronize()
-        return clock()
-
-    def seconds(step: Callable[[], Any]) -> float:
-        step()
-        times = []
-        for _ in range(repeats):
-            began = now()
-            step()
-            times.append(now() - began)
-        return statistics.median(times)
-
+    values = np.random.default_rng(0).uniform(-1, 1, params.slots)
+    watch = _Watch(engine, repeats, clock)
     reporter.start("measure", len(asked) + len(wide))
     rows: dict[int, dict[str, float]] = {}
     for level in asked:
-        at = max(1, level)
-        top = engine.parse(encrypt(values, level=at))
-        a = engine.drop(top, level) if level < at else top
-        row = {"add": seconds(partial(engine.add, a, a)), "conjugate": seconds(partial(engine.conjugate, a))}
-        row["rotate"] = seconds(partial(engine.rotate, a, 1))
-        few = seconds(partial(engine.rotate_many, a, ROTATIONS[:FEW]))
-        many = seconds(partial(engine.rotate_many, a, ROTATIONS[:MANY]))
-        row["rotate_hoisted"] = max(0.0, (many - few) / (MANY - FEW))
-        row["hoist"] = max(0.0, few - FEW * row["rotate_hoisted"])
-        one = seconds(partial(engine.multiply_plain, top, plain))
-        sum_few = seconds(partial(engine.multiply_plain_sum, [(top, plain)] * FEW))
-        sum_many = seconds(partial(engine.multiply_plain_sum, [(top, plain)] * MANY))
-        row["multiply_plain"] = max(0.0, (sum_many - sum_few) / (MANY - FEW))
-        row["rescale"] = max(0.0, one - row["multiply_plain"])
-        row["encode"] = max(0.0, seconds(partial(engine.multiply_plain, top, fresh)) - one)
-        row["multiply"] = seconds(partial(engine.multiply, top, top))
-        few = seconds(partial(engine.multiply_sum, [(top, top)] * FEW))
-        many = seconds(partial(engine.multiply_sum, [(top, top)] * MANY))
-        row["tensor"] = max(0.0, (many - few) / (MANY - FEW))
-        row["relinearise"] = max(0.0, row["multiply"] - row["tensor"] - row["rescale"])
-        row["drop"] = seconds(partial(engine.drop, top, at - 1))
-        rows[level] = row
+        rows[level] = _row(watch, encrypt, values, level)
         reporter.advance("measure", level=level)
     refresh, pairs = {}, {}
     for period in wide:
         x = engine.parse(encrypt(np.tile(values[:period], params.slots // period), level=0))
-        refresh[period] = seconds(partial(engine.bootstrap, x, period=period, bound=1.0))
-        pairs[period] = seconds(partial(engine.bootstrap_pair, x, x, period=period, bound=1.0))
+        refresh[period] = watch.alone(partial(engine.bootstrap, x, period=period, bound=1.0), warm=3)
+        pairs[period] = watch.alone(partial(engine.bootstrap_pair, x, x, period=period, bound=1.0), warm=3)
         reporter.advance("measure", period=period)
     reporter.done("measure")
 
@@ -153,3 +194,18 @@ def measure(
         pairs=pairs,
     )
     return EngineCosts(table=table, encode=column("encode"), load=load)
+
+
+def map_prices(seconds: Sequence[float]) -> dict[str, float]:
+    """What a map, a baby step, a giant step and a diagonal cost, from four maps: none, one, four and one giant step.
+
+    With b, g, p for those and c for the rest: c + b + 2p, c + 7b + 8p, c + b + 4g + 10p, c + 7b + g + 16p.
+    """
+    plain, wide, tall, both = seconds
+    giant = max(0.0, (tall - plain - (both - wide)) / 3)
+    diagonal = max(0.0, (both - wide - giant) / 8)
+    baby = max(0.0, (wide - plain) / 6 - diagonal)
+    rest = max(0.0, plain - baby - 2 * diagonal)
+    return {
+        "add": 0.0, "hoist": rest, "multiply_plain": diagonal, "rescale": 0.0, "rotate": giant, "rotate_hoisted": baby,
+    }  # fmt: skip

@@ -49,12 +49,17 @@ def run(
     return Runner(plan, engine, source, reporter=reporter, trace=trace).run(program, inputs, position)
 
 
+def _kind(step: Step) -> tuple[str, bool]:
+    return step.operator, step.row.refreshes
+
+
 @dataclass
 class Runner:
     """A plan on an engine.
 
-    Where the engine records, what is the same at every position is played back as a whole (``recorded``): seconds by
-    operator are then told for a whole stretch at once, so who asks for those switches it off.
+    Where the engine records, what is the same at every position is played back as a whole (``recorded``). A reporter
+    hears of a stretch when all of it is done; with ``by_operator`` each is of one operator, refreshes apart, so that a
+    reporter that waits for the engine can tell the operators' seconds.
     """
 
     plan: Plan
@@ -63,6 +68,7 @@ class Runner:
     reporter: Reporter = SILENT
     trace: Trace | None = None
     recorded: bool = True
+    by_operator: bool = False
     parts: dict[str, tuple[Segment, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,7 +109,8 @@ class Runner:
         if not (self.recorded and self.engine.records):
             return (Segment(0, len(program.steps), False, (), ()),)
         if program.name not in self.parts:
-            self.parts[program.name] = segments(program, lambda step: step.moves)
+            kind = _kind if self.by_operator else None
+            self.parts[program.name] = segments(program, lambda step: step.moves, kind)
         return self.parts[program.name]
 
     def _play(
@@ -121,7 +128,7 @@ class Runner:
                         own.pop(a, None)
             return [own[v] for v in part.outputs]
 
-        name = (self.plan.digest, program.name, part.first)
+        name = (self.plan.digest, program.name, part.first, part.stop)
         values.update(zip(part.outputs, self.engine.replay(name, body, [values[a] for a in part.inputs])))
 
     def _step(self, i: int, step: Step, program: str, values: dict[int, Any], position: int) -> None:

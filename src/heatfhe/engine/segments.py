@@ -7,7 +7,7 @@ all that a program depends on, so everything else can be recorded once and playe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,10 +27,13 @@ class Segment:
     outputs: tuple[int, ...]
 
 
-def segments(program: Program, moves: Callable[[Step], bool]) -> tuple[Segment, ...]:
-    """The program's steps, in order."""
+def segments(
+    program: Program, moves: Callable[[Step], bool], kind: Callable[[Step], Hashable] | None = None
+) -> tuple[Segment, ...]:
+    """The program's steps, in order; steps of different kinds are never in one segment."""
     fixed = [not moves(step) for step in program.steps]
-    edges = [0, *(i for i in range(1, len(fixed)) if fixed[i] != fixed[i - 1]), len(fixed)]
+    kinds = [(still, kind(step) if kind else None) for still, step in zip(fixed, program.steps)]
+    edges = [0, *(i for i in range(1, len(fixed)) if kinds[i] != kinds[i - 1]), len(fixed)]
     last = program.last_use()
     out = []
     for first, stop in pairwise(edges):

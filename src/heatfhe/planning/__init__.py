@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Circuit to a Plan: packing, recording, levels and bootstraps. numpy alone."""
 
-from heatfhe.planning.cost import CostTable, cost_table, cost_tables
+from heatfhe.planning.cost import IN_MAPS, CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.instructions import KINDS, Given, Instruction
 from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction, openfhe_params
@@ -16,12 +16,15 @@ from heatfhe.planning.show import levels as level_digits
 from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.tally import OperatorTally, key_bytes, tally, weight_bytes
 from heatfhe.planning.tally import path as level_path
+from heatfhe.planning.weights import Dense
 
 __all__ = [
     "ALGORITHMS",
+    "IN_MAPS",
     "KINDS",
     "PROGRAMS",
     "CostTable",
+    "Dense",
     "Given",
     "Graph",
     "Instruction",

@@ -31,8 +31,28 @@ INSTRUCTIONS: dict[str, str] = {
 }
 """What a node's work may count, and what each word means."""
 
-SINCE_2 = {"drop": "a value brought to a lower level: a division, priced by the level it comes from"}
-"""Words that tables of version 2 price; for those of version 1 they cost nothing."""
+IN_MAPS = "linear."
+"""Before a word: the same inside a linear map, where engines share decompositions, divisions and sums."""
+
+SINCE_2: dict[str, str] = {
+    "drop": "a value brought to a lower level: a division, priced by the level it comes from",
+    "linear.add": "a sum inside a linear map: nothing, where it is part of the product",
+    "linear.hoist": "the decomposition of a linear map's input, and what every map costs besides",
+    "linear.multiply_plain": "one diagonal of a linear map",
+    "linear.rescale": "the last division of a linear map",
+    "linear.rotate": "one giant step of a linear map",
+    "linear.rotate_hoisted": "one baby step of a linear map",
+}
+"""Words that tables of version 2 price; in those of version 1 drops cost nothing, and a map what its parts would."""
+
+
+def plain_words(work: Mapping[str, int]) -> dict[str, int]:
+    """Work by what is done, inside linear maps or not."""
+    out: dict[str, int] = {}
+    for word, times in work.items():
+        word = word.removeprefix(IN_MAPS)
+        out[word] = out.get(word, 0) + times
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +142,7 @@ class CostTable:
     def price(self, work: Mapping[str, int], level: int) -> float:
         """Seconds of a node's work when it runs with this many levels left."""
         total = 0.0
-        for word, count in work.items():
+        for word, count in (work if "linear.rotate" in self.seconds else plain_words(work)).items():
             row = self.seconds.get(word, (0.0,) if word in SINCE_2 else None)
             if row is None:
                 raise PlanError(

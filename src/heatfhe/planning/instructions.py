@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.planning.cost import IN_MAPS
 from heatfhe.planning.pack import LinearMap
 
 Samples = Sequence[NDArray[np.float64]]
@@ -81,7 +82,7 @@ def _linear_work(terms: int, turns: int, m: LinearMap | None) -> Work:
     assert m is not None
     moved = sum(b != 0 for b in m.babies)
     hoisted = {"hoist": int(moved > 0), "rotate_hoisted": moved, "rotate": sum(g != 0 for g in m.giants)}
-    return _plain_work(m.plaintexts, 0, None) | hoisted
+    return {f"{IN_MAPS}{word}": count for word, count in (_plain_work(m.plaintexts, 0, None) | hoisted).items()}
 
 
 def _dot(v: Samples, p: Samples) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatfhe.ckks import key_ids, native_set, upload_bytes
-from heatfhe.planning.cost import CostTable
+from heatfhe.planning.cost import CostTable, plain_words
 from heatfhe.planning.pack import LinearMap
 from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.plan import Plan
@@ -71,7 +71,7 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
         seconds = refreshed = 0.0
         for s in steps:
             one = s.row.counted(len(s.args), len(s.by), None if s.product is None else products[s.product])
-            work.update(one)
+            work.update(plain_words(one))
             if s.row.refreshes:
                 refreshed += cost.refresh(s.period, slots, pair=len(s.results) == 2)
             else:
