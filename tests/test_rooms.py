@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Floors, from the ground up. A room imports from floors below; beside it only where BESIDE says so.
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("approx", "records", "errors", "files", "progress", "assets", "doors"), 0),
+    **dict.fromkeys(("approx", "records", "errors", "files", "progress", "assets", "doors", "stages"), 0),
     **dict.fromkeys(("halting", "models", "sites"), 1),
     **dict.fromkeys(("ranges", "circuit", "ckks"), 2),
     **dict.fromkeys(("training", "lowering", "planning"), 3),
@@ -36,9 +36,12 @@ BESIDE = {
     ("report", "evaluation"),
     ("sites", "halting"),
     ("sites", "models"),
+    ("stages", "errors"),
+    ("stages", "records"),
     ("training", "lowering"),
 }
-TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "circuit", "planning") + (
+TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "circuit") + (
+    "planning",
     "ckks",
     "engine",
     "wire",

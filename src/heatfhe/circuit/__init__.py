@@ -4,7 +4,8 @@
 from heatfhe.circuit.circuit import Circuit, Generation
 from heatfhe.circuit.fold import Folded, FoldedLinear
 from heatfhe.circuit.forward import Cache, Tap, embed, forward, one_hot
-from heatfhe.circuit.ops import (
+from heatfhe.circuit.show import show
+from heatfhe.stages import (
     Activation,
     Argmax,
     Attention,
@@ -13,10 +14,9 @@ from heatfhe.circuit.ops import (
     Linear,
     Norm,
     Residual,
+    Shape,
     Stage,
 )
-from heatfhe.circuit.show import show
-from heatfhe.circuit.spec import Shape
 
 __all__ = [
     "Activation",

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from heatfhe.circuit import store
 from heatfhe.circuit.fold import Folded, fold
 from heatfhe.circuit.forward import Cache, Rows, Tap, embed, forward, no_tap, one_hot
-from heatfhe.circuit.ops import Stage
-from heatfhe.circuit.spec import Shape, check
+from heatfhe.circuit.spec import check
 from heatfhe.errors import ConfigError
 from heatfhe.records import Calibration
+from heatfhe.stages import Shape, Stage
 
 Tokens = NDArray[np.int64]
 _ROWS = 256  # rows of a sequence run at once
@@ -54,7 +54,7 @@ class Circuit:
 
     @cached_property
     def folded(self) -> Folded:
-        """Weights in float64, residual writes centred and norms folded."""
+        """Weights in float64, folded."""
         return fold(self.stages, self.weights)
 
     @cached_property
@@ -95,7 +95,7 @@ class Circuit:
             out.one_hots.append(hot)
             out.logits.append(logits)
             if cache.length < self.shape.context:
-                x = (hot @ self.folded.token + self.folded.position[cache.length])[None, :]
+                x = self.folded.placed((hot @ self.folded.token)[None, :], cache.length)
         return out
 
     def with_counts(self, counts: Mapping[str, int]) -> Circuit:

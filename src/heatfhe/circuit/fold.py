@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Centring and folding, in float64 at load: what makes layer norm an RMS norm and its gain free.
+"""Centring and folding, in float64 at load: what makes layer norm an RMS norm, its gain free and every head whole.
 
-GPT-2's residual stream is read only through layer norms, which remove the mean. Subtracting the mean over the output
-index from everything written into the stream (embeddings, output projections, their biases) leaves every reading
-unchanged, and the stream has mean zero identically. A norm's gain and shift fold into the matrix that reads it:
-``W' = diag(gain) W``, ``b' = b + shift W``. The head keeps its own, uncentred copy of a tied embedding.
+Where a residual stream is read only through norms that remove the mean, subtracting the mean over the output index from
+everything written into the stream (embeddings, output projections, their biases) leaves every reading unchanged, and
+the stream has mean zero identically. A stream read by RMS norms is left as it is. A norm's gain and shift fold into the
+matrix that reads it: ``W' = diag(gain) W``, ``b' = b + shift W``. Keys and values that several heads share are repeated
+for each of them. The head keeps its own, uncentred copy of a tied embedding.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.circuit.ops import Embed, Head, Linear, Norm, Stage
-from heatfhe.errors import ConfigError
+from heatfhe.stages import Attention, Embed, Head, Linear, Norm, Stage, centred, of, readers, writers
 
 Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedLinear:
-    """x @ weight + bias in float64, weight (in, out)."""
+    """x @ weight + bias in float64, weight (in, out); the bias is zero where the model has none."""
 
     weight: Matrix
     bias: Matrix
@@ -35,42 +35,58 @@ class Folded:
     """All weights a circuit computes with. ``linears`` is keyed by stage name, ``head`` maps width to vocabulary."""
 
     token: Matrix
-    position: Matrix
+    position: Matrix | None
     linears: Mapping[str, FoldedLinear]
     head: FoldedLinear
 
+    def placed(self, rows: Matrix, start: int) -> Matrix:
+        """Token rows (B..., T, d) with those of positions start, start + 1, ... added, if the model has any."""
+        return rows if self.position is None else rows + self.position[start : start + rows.shape[-2]]
+
 
 def fold(stages: Sequence[Stage], weights: Mapping[str, NDArray[Any]]) -> Folded:
-    """Centre the residual writes and fold every norm's gain and shift into its readers."""
+    """Centre the residual writes, fold every norm's gain and shift into its readers, repeat shared keys and values."""
 
     def wide(name: str) -> Matrix:
         return np.asarray(weights[name], dtype=np.float64)
 
-    norms = {s.writes: s for s in stages if isinstance(s, Norm)}
+    def settle(rows: Matrix) -> Matrix:
+        return rows - rows.mean(axis=-1, keepdims=True) if mean_free else rows
+
+    def through(stage: Linear | Head, weight: Matrix) -> FoldedLinear:
+        """Behind the norm that it reads, if it reads one."""
+        bias = np.zeros(weight.shape[1]) if isinstance(stage, Head) or stage.bias is None else wide(stage.bias)
+        norm = made[stage.reads]
+        if not isinstance(norm, Norm):
+            return FoldedLinear(weight, bias)
+        shifted = bias if norm.bias is None else bias + wide(norm.bias) @ weight
+        return FoldedLinear(wide(norm.weight)[:, None] * weight, shifted)
+
+    mean_free, made = centred(stages), writers(stages)
     linears: dict[str, FoldedLinear] = {}
-    token = position = None
-    head = None
-    for stage in stages:
-        if isinstance(stage, Embed):
-            token, position = (_centred(wide(n)) for n in (stage.token, stage.position))
-        elif isinstance(stage, Linear):
-            weight, bias = _through_norm(norms.get(stage.reads), wide(stage.weight), wide(stage.bias), wide)
-            if stage.residual:
-                weight, bias = _centred(weight), _centred(bias)
-            linears[stage.name] = FoldedLinear(weight, bias)
-        elif isinstance(stage, Head):
-            weight = wide(stage.weight).T
-            head = FoldedLinear(*_through_norm(norms.get(stage.reads), weight, np.zeros(weight.shape[1]), wide))
-    if token is None or position is None or head is None:
-        raise ConfigError("a circuit needs an embed and a head stage")
-    return Folded(token=token, position=position, linears=linears, head=head)
+    for stage in of(stages, Linear):
+        linear = through(stage, wide(stage.weight).T if stage.transposed else wide(stage.weight))
+        if stage.residual:
+            linear = FoldedLinear(settle(linear.weight), settle(linear.bias))
+        for reader in readers(stages, stage.writes):
+            if isinstance(reader, Attention) and reader.shared > 1:
+                linear = FoldedLinear(*(_for_every_head(reader, stage, m) for m in (linear.weight, linear.bias)))
+        linears[stage.name] = linear
+    (embed,), (head,) = of(stages, Embed), of(stages, Head)
+    return Folded(
+        token=settle(wide(embed.token)),
+        position=None if embed.position is None else settle(wide(embed.position)),
+        linears=linears,
+        head=through(head, wide(head.weight).T),
+    )
 
 
-def _through_norm(norm: Norm | None, weight: Matrix, bias: Matrix, wide: Any) -> tuple[Matrix, Matrix]:
-    if norm is None:
-        return weight, bias
-    return wide(norm.weight)[:, None] * weight, bias + wide(norm.bias) @ weight
-
-
-def _centred(rows: Matrix) -> Matrix:
-    return np.asarray(rows - rows.mean(axis=-1, keepdims=True))
+def _for_every_head(attention: Attention, stage: Linear, columns: Matrix) -> Matrix:
+    """Columns (..., heads e) of queries, keys or values, those of shared heads repeated for each head they serve."""
+    own = [attention.heads, attention.cached, attention.cached]
+    if not isinstance(attention.reads, str):
+        own = [own[attention.reads.index(stage.writes)]]
+    width = columns.shape[-1] // sum(own)
+    parts = np.split(columns, [k * width for k in np.cumsum(own[:-1])], axis=-1)
+    heads = [p.reshape(*p.shape[:-1], -1, width).repeat(attention.heads // n, axis=-2) for p, n in zip(parts, own)]
+    return np.concatenate([h.reshape(*columns.shape[:-1], -1) for h in heads], axis=-1)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.approx import activation, cutmax, inverse_sqrt, rms_norm, softmax, softmax_solvers
-from heatfhe.circuit.ops import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Residual
 from heatfhe.errors import ConfigError
+from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Residual
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
@@ -41,14 +41,13 @@ class Cache:
 
 
 def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
-    """Centred token and position rows of tokens at positions start, start+1, ..."""
+    """Rows of the residual stream for tokens at positions start, start + 1, ..."""
     if tokens.size and (tokens.min() < 0 or tokens.max() >= circuit.shape.vocabulary):
         raise ConfigError(
             f"a token id lies outside the vocabulary of {circuit.shape.vocabulary}; use the circuit's tokenizer"
         )
-    length = tokens.shape[-1]
-    _check_room(circuit, start, length)
-    return np.asarray(circuit.folded.token[tokens] + circuit.folded.position[start : start + length])
+    _check_room(circuit, start, tokens.shape[-1])
+    return circuit.folded.placed(circuit.folded.token[tokens], start)
 
 
 def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, head: bool = True) -> Rows:
@@ -66,10 +65,12 @@ def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, head:
             linear = circuit.folded.linears[stage.name]
             out = values[stage.reads] @ linear.weight + linear.bias
         elif isinstance(stage, Attention):
-            out = _attention(circuit, stage, values[stage.reads], cache, start, tap)
+            out = _attention(circuit, stage, [values[v] for v in stage.inputs], cache, start, tap)
         elif isinstance(stage, Activation):
             fit = circuit.calibration.activations[stage.name].fit
             out = activation(tap(f"{stage.name}/in", values[stage.reads]) / fit.bound, fit)
+        elif isinstance(stage, Gate):
+            out = values[stage.reads] * values[stage.by]
         elif isinstance(stage, Residual):
             out = values[stage.reads] + values[stage.branch]
         elif isinstance(stage, Head):
@@ -104,12 +105,12 @@ def _norm(circuit: Circuit, stage: Norm, x: Rows, tap: Tap) -> Rows:
     return np.asarray(rms_norm(x, sum_of_squares=sum_of_squares, inverse_root=inverse_root))
 
 
-def _attention(circuit: Circuit, stage: Attention, qkv: Rows, cache: Cache, start: int, tap: Tap) -> Rows:
+def _attention(circuit: Circuit, stage: Attention, given: list[Rows], cache: Cache, start: int, tap: Tap) -> Rows:
     shape = circuit.shape
     c = circuit.calibration.softmaxes[stage.name]
     q, k, v = (
         part.reshape(*part.shape[:-1], shape.heads, shape.head_width).swapaxes(-2, -3)
-        for part in np.split(qkv, 3, axis=-1)
+        for part in (np.split(given[0], 3, axis=-1) if len(given) == 1 else given)
     )  # each (B..., h, T, e)
     if stage.name in cache.keys:
         k = np.concatenate([cache.keys[stage.name], k], axis=-2)
@@ -119,7 +120,7 @@ def _attention(circuit: Circuit, stage: Attention, qkv: Rows, cache: Cache, star
     positions = start + np.arange(rows)
     mask = (np.arange(columns)[None, :] <= positions[:, None]).astype(np.float64)
     row_length = (positions + 1.0)[:, None]
-    scores = tap(f"{stage.name}/scores", (q @ k.swapaxes(-1, -2)) / math.sqrt(shape.head_width))
+    scores = tap(f"{stage.name}/scores", (q @ k.swapaxes(-1, -2)) / stage.divisor(shape.head_width))
     t = np.where(mask > 0, (scores - c.fit.midpoint) / (c.fit.width / 2), 0.0)  # masked slots: any in-domain value
     init, refine = softmax_solvers(c.fit, c.init_count, c.refine_count, row_length)
     y = softmax(
@@ -132,7 +133,7 @@ def _attention(circuit: Circuit, stage: Attention, qkv: Rows, cache: Cache, star
         refine=None if refine is None else lambda s: tap(f"{stage.name}/inverse", refine(tap(f"{stage.name}/sum2", s))),
     )
     out = (y / row_length) @ v
-    return np.asarray(out.swapaxes(-2, -3).reshape(*qkv.shape[:-1], shape.width))
+    return np.asarray(out.swapaxes(-2, -3).reshape(*given[0].shape[:-1], shape.width))
 
 
 def _check_room(circuit: Circuit, start: int, length: int) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from heatfhe.circuit.circuit import Circuit
-from heatfhe.circuit.ops import Activation, Attention, Norm
+from heatfhe.stages import Activation, Attention, Norm
 
 
 def show(circuit: Circuit) -> str:
@@ -30,6 +30,6 @@ def show(circuit: Circuit) -> str:
         elif isinstance(stage, Activation):
             a = c.activations[stage.name]
             detail = f" {stage.function} bound {a.fit.bound:.4g} {a.fit.kind} {a.fit.levels} levels"
-        reads = getattr(stage, "reads", "tokens")
+        reads = ", ".join(stage.inputs) or "tokens"
         lines.append(f"{stage.writes} = {type(stage).__name__.lower()}({reads}){detail}")
     return "\n".join(lines) + "\n"

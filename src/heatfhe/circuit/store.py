@@ -14,11 +14,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from heatfhe.circuit.ops import Stage, stage_from_json, stage_to_json
-from heatfhe.circuit.spec import Shape
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.files import atomic_directory, json_digest, read_record, write_json
 from heatfhe.records import Calibration
+from heatfhe.stages import Shape, Stage, stage_from_json, stage_to_json
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit

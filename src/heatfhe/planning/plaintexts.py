@@ -110,7 +110,10 @@ class Position(_Slots):
         return s.packing.D
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
-        return placed(s.circuit.folded.position[position], s.packing.residual)
+        rows = s.circuit.folded.position
+        if rows is None:
+            raise LookupError("a model without positions")
+        return placed(rows[position], s.packing.residual)
 
 
 @dataclass(frozen=True, slots=True)

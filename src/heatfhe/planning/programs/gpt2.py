@@ -69,7 +69,7 @@ def _run(b: Builder, program: str) -> Recorder:
         if isinstance(stage, Norm):
             values[stage.writes] = _norm(b, stage, values[stage.reads])
         elif isinstance(stage, Attention):
-            values[stage.writes] = attention(b, stage, values[_source(b, stage.reads)])
+            values[stage.writes] = attention(b, stage, values[_source(b, stage.inputs[0])])
         elif isinstance(stage, Activation):
             values[stage.writes] = activation(b, stage, values[_source(b, stage.reads)])
         elif isinstance(stage, Residual):

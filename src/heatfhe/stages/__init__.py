@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages: the one description of a model that every room dispatches on. No torch."""
+
+from heatfhe.stages.graph import centred, layers, of, readers, sites, writers
+from heatfhe.stages.shape import Shape
+from heatfhe.stages.types import (
+    Activation,
+    Argmax,
+    Attention,
+    Embed,
+    Gate,
+    Head,
+    Linear,
+    Needs,
+    Norm,
+    Residual,
+    Stage,
+    stage_from_json,
+    stage_to_json,
+)
+
+__all__ = [
+    "Activation",
+    "Argmax",
+    "Attention",
+    "Embed",
+    "Gate",
+    "Head",
+    "Linear",
+    "Needs",
+    "Norm",
+    "Residual",
+    "Shape",
+    "Stage",
+    "centred",
+    "layers",
+    "of",
+    "readers",
+    "sites",
+    "stage_from_json",
+    "stage_to_json",
+    "writers",
+]

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages a model is made of. A stage reads named values and writes one; it owns no numbers, only their names.
+
+A stage knows which values it reads, which tensors it computes with, how wide all of them are, and which solvers iterate
+in it. Whoever describes, prepares, calibrates, folds, runs or plans a model dispatches on these types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Union
+
+from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.records import FamilyName
+from heatfhe.stages.shape import Shape
+
+Sizes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a stage asks for: the width of each value it reads and the size of each tensor; and the width it writes."""
+
+    inputs: tuple[int, ...]
+    tensors: Sizes
+    width: int
+
+
+class _Stage:
+    """What all stages share. ``_values`` and ``_tensors`` list the fields that name values read and tensors used."""
+
+    __slots__ = ()
+    families: ClassVar[tuple[FamilyName, ...]] = ()  # of the solvers that iterate in it
+    _values: ClassVar[tuple[str, ...]] = ("reads",)
+    _tensors: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the values it reads."""
+        given = [getattr(self, field) for field in self._values]
+        return tuple(name for value in given for name in ((value,) if isinstance(value, str) else value))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors it computes with."""
+        return tuple(name for field in self._tensors if (name := getattr(self, field)) is not None)
+
+    @property
+    def label(self) -> str:
+        """Its name, or its kind where there is one of it alone."""
+        return getattr(self, "name", type(self).__name__.lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed(_Stage):
+    """Token rows, and position rows added to them where there are any. Written to the residual stream."""
+
+    _values: ClassVar[tuple[str, ...]] = ()
+    _tensors: ClassVar[tuple[str, ...]] = ("token", "position")
+    writes: str
+    token: str
+    position: str | None = None
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """Tables as long as the vocabulary and the context."""
+        sizes = {self.token: (shape.vocabulary, shape.width)}
+        if self.position is not None:
+            sizes[self.position] = (shape.context, shape.width)
+        return Needs((), sizes, shape.width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm(_Stage):
+    """Division by the root mean square; of a ``centred`` one (a layer norm) the mean is subtracted first.
+
+    Its gain ``weight`` and shift ``bias`` are folded into the linear stages that read it.
+    """
+
+    families: ClassVar[tuple[FamilyName, ...]] = ("norm_goldschmidt", "norm_newton")
+    _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    name: str
+    reads: str
+    writes: str
+    weight: str
+    eps: float
+    bias: str | None = None
+    centred: bool = True
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """Everything as wide as the residual stream."""
+        return Needs((shape.width,), dict.fromkeys(self.tensors, (shape.width,)), shape.width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear(_Stage):
+    """x @ weight + bias, weight stored (in, out), or (out, in) where ``transposed``.
+
+    ``residual`` says that the output is added to the residual stream.
+    """
+
+    _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    name: str
+    reads: str
+    writes: str
+    weight: str
+    bias: str | None = None
+    residual: bool = False
+    transposed: bool = False
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """A matrix from what is given to what it holds."""
+        size = held.get(self.weight, ())
+        outer = (size[0] if self.transposed else size[-1]) if size else 0
+        sizes = dict.fromkeys(self.tensors, (outer,))
+        return Needs(
+            tuple(given), sizes | {self.weight: (outer, *given) if self.transposed else (*given, outer)}, outer
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(_Stage):
+    """Causal attention through the approximated softmax called ``name``.
+
+    It reads queries, keys and values as one joined value or as three. ``key_value_heads`` of them (by default as many
+    as ``heads``) serve several heads each. ``scale`` multiplies the scores; by default one over the root of the head
+    width does.
+    """
+
+    families: ClassVar[tuple[FamilyName, ...]] = ("softmax_init", "softmax_refine")
+    name: str
+    reads: Union[str, tuple[str, str, str]]
+    writes: str
+    heads: int
+    key_value_heads: int | None = None
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.shared < 1 or self.shared * self.cached != self.heads:
+            raise ConfigError(f"{self.name}: {self.heads} heads cannot share {self.key_value_heads} keys and values")
+        if self.scale is not None and not 0.0 < self.scale < math.inf:
+            raise ConfigError(f"{self.name}: a scale of scores must be positive and finite, got {self.scale:g}")
+
+    @property
+    def cached(self) -> int:
+        """Heads of its keys and values."""
+        return self.heads if self.key_value_heads is None else self.key_value_heads
+
+    @property
+    def shared(self) -> int:
+        """Heads that each key and value serves."""
+        return self.heads // max(1, self.cached)
+
+    def widths(self, head_width: int) -> tuple[int, int, int]:
+        """Of queries, keys and values."""
+        return self.heads * head_width, self.cached * head_width, self.cached * head_width
+
+    def divisor(self, head_width: int) -> float:
+        """What scores are divided by."""
+        return math.sqrt(head_width) if self.scale is None else 1.0 / self.scale
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """Queries, keys and values of whole heads."""
+        if self.heads != shape.heads:
+            raise ConfigError(f"{self.name}: has {self.heads} heads, the shape says {shape.heads}")
+        widths = self.widths(shape.head_width)
+        return Needs((sum(widths),) if isinstance(self.reads, str) else widths, {}, shape.width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation(_Stage):
+    """A fitted nonlinearity, entry by entry."""
+
+    name: str
+    reads: str
+    writes: str
+    function: str
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """As wide as the hidden vector."""
+        return Needs((shape.hidden,), {}, shape.hidden)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate(_Stage):
+    """An activated value times another, entry by entry."""
+
+    _values: ClassVar[tuple[str, ...]] = ("reads", "by")
+    reads: str
+    by: str
+    writes: str
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """Both as wide as the hidden vector."""
+        return Needs((shape.hidden, shape.hidden), {}, shape.hidden)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual(_Stage):
+    """Sum of the stream and a branch."""
+
+    _values: ClassVar[tuple[str, ...]] = ("reads", "branch")
+    reads: str
+    branch: str
+    writes: str
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """Both as wide as the stream."""
+        return Needs((shape.width, shape.width), {}, shape.width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head(_Stage):
+    """Logits over the vocabulary: x @ weight.T, weight stored (vocabulary, width)."""
+
+    _tensors: ClassVar[tuple[str, ...]] = ("weight",)
+    reads: str
+    writes: str
+    weight: str
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """A row per word."""
+        return Needs((shape.width,), {self.weight: (shape.vocabulary, shape.width)}, shape.vocabulary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argmax(_Stage):
+    """Near one-hot of the largest logit."""
+
+    reads: str
+    writes: str
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """One number per word."""
+        return Needs((shape.vocabulary,), {}, shape.vocabulary)
+
+
+Stage = Union[Embed, Norm, Linear, Attention, Activation, Gate, Residual, Head, Argmax]
+STAGES: dict[str, type[Any]] = {
+    t.__name__.lower(): t for t in (Embed, Norm, Linear, Attention, Activation, Gate, Residual, Head, Argmax)
+}
+_ALWAYS = "residual"  # files hold it even at its default
+
+
+def stage_to_json(stage: Stage) -> dict[str, Any]:
+    """Plain JSON form, its type under ``stage``; fields at their default are left out."""
+    held = [f.name for f in fields(stage) if f.name == _ALWAYS or getattr(stage, f.name) != f.default]
+    return {"stage": type(stage).__name__.lower(), **{name: getattr(stage, name) for name in held}}
+
+
+def stage_from_json(body: dict[str, Any]) -> Stage:
+    """Inverse of stage_to_json."""
+    kind = STAGES.get(body.get("stage", ""))
+    if kind is None:
+        raise FileFormatError(f"unknown stage {body.get('stage')!r}; have {', '.join(STAGES)}")
+    try:
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items() if k != "stage"}
+        made: Stage = kind(**values)
+    except TypeError as err:
+        raise FileFormatError(f"stage {body.get('stage')!r} has wrong fields: {err}") from err
+    return made
