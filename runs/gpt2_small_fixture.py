@@ -24,7 +24,8 @@ from heatfhe.approx import (
     fit_exponential,
     fit_inverse_sqrt,
 )
-from heatfhe.circuit import Activation, Argmax, Attention, Circuit, Embed, Head, Linear, Norm, Residual, Shape, Stage
+from heatfhe.circuit import Circuit, Shape
+from heatfhe.models import gpt2_stages
 from heatfhe.records import (
     ActivationCalibration,
     ArgmaxCalibration,
@@ -71,7 +72,7 @@ def gpt2_small(
         magnitudes=_magnitudes(),
     )
     weights, name = _weights(shape), f"gpt2-small-{counts}"
-    return Circuit(name=name, shape=shape, stages=_stages(), weights=weights, calibration=calibration)
+    return Circuit(name=name, shape=shape, stages=gpt2_stages(shape), weights=weights, calibration=calibration)
 
 
 def synthetic_logits(rows: int, seed: int) -> NDArray[np.float64]:
@@ -139,38 +140,6 @@ def _magnitudes() -> dict[str, float]:
         out |= {f"{h}.in": 40.0, f"{h}.mid": 40.0, f"{h}.ln_1": 12.0, f"{h}.ln_2": 12.0, f"{h}.mlp.act": 32.0}
         out |= {f"{h}.attn.out": 4.0, f"{h}.attn/q": 8.0, f"{h}.attn/k": 8.0, f"{h}.attn/v": 4.0}
     return out
-
-
-def _stages() -> tuple[Stage, ...]:
-    def norm(name: str, reads: str) -> Norm:
-        return Norm(name=name, reads=reads, writes=name, weight=f"{name}.weight", bias=f"{name}.bias", eps=1e-5)
-
-    def linear(name: str, reads: str, writes: str, residual: bool = False) -> Linear:
-        weight, bias = f"{name}.weight", f"{name}.bias"
-        return Linear(name=name, reads=reads, writes=writes, weight=weight, bias=bias, residual=residual)
-
-    stages: list[Stage] = [Embed(writes="h.0.in", token="wte.weight", position="wpe.weight")]
-    for l in range(LAYERS):
-        h = f"h.{l}"
-        stages += [
-            norm(f"{h}.ln_1", f"{h}.in"),
-            linear(f"{h}.attn.c_attn", f"{h}.ln_1", f"{h}.attn.qkv"),
-            Attention(name=f"{h}.attn", reads=f"{h}.attn.qkv", writes=f"{h}.attn.out", heads=HEADS),
-            linear(f"{h}.attn.c_proj", f"{h}.attn.out", f"{h}.attn.proj", True),
-            Residual(reads=f"{h}.in", branch=f"{h}.attn.proj", writes=f"{h}.mid"),
-            norm(f"{h}.ln_2", f"{h}.mid"),
-            linear(f"{h}.mlp.c_fc", f"{h}.ln_2", f"{h}.mlp.pre"),
-            Activation(name=f"{h}.mlp", reads=f"{h}.mlp.pre", writes=f"{h}.mlp.act", function="gelu_new"),
-            linear(f"{h}.mlp.c_proj", f"{h}.mlp.act", f"{h}.mlp.proj", True),
-            Residual(reads=f"{h}.mid", branch=f"{h}.mlp.proj", writes=f"h.{l + 1}.in"),
-        ]
-    last = f"h.{LAYERS}.in"
-    return (
-        *stages,
-        norm("ln_f", last),
-        Head(reads="ln_f", writes="logits", weight="wte.weight"),
-        Argmax(reads="logits", writes="token"),
-    )
 
 
 def _weights(shape: Shape) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError, FileFormatError, SiteError
-from heatfhe.records import FAMILIES, Calibration, Domain, Site, layer_of, make_site
+from heatfhe.records import FAMILIES, Calibration, Domain, Site, make_site
+from heatfhe.stages import sites
 from tests.tiny import tiny_circuit
 
 
@@ -31,20 +32,20 @@ def test_families_are_the_papers() -> None:
 
 
 def test_a_site_bounds_its_count() -> None:
-    site = make_site("h.3.ln_2", "norm_newton", 12)
+    site = make_site("h.3.ln_2", "norm_newton", 3)
     assert (site.name, site.layer, site.checked(3)) == ("h.3.ln_2/newton", 3, 3)
     with pytest.raises(SiteError, match=r"h\.3\.ln_2/newton: count 4 lies outside \[0, 3\]"):
         site.checked(4)
     with pytest.raises(ConfigError, match="floor <= max_count"):
         Site(name="x", family="norm_newton", layer=0, floor=2, max_count=1)
-    assert layer_of("ln_f", 12) == 12
 
 
-def test_sites_of_a_calibration_are_in_depth_order() -> None:
-    calibration = tiny_circuit(seed=0).calibration
-    layers = [s.layer for s in calibration.sites()]
-    assert layers == sorted(layers)
-    assert {s.name for s in calibration.sites()} == set(calibration.counts())
+def test_sites_of_a_circuit_are_in_depth_order() -> None:
+    circuit = tiny_circuit(seed=0)
+    found = sites(circuit.stages)
+    assert [s.layer for s in found] == [0] * 6 + [1] * 6 + [2] * 2
+    assert {s.name: s.floor for s in found} == circuit.calibration.floors()
+    assert circuit.calibration.floors().keys() == circuit.calibration.counts().keys()
 
 
 def test_a_calibration_survives_its_file(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from heatfhe.approx import (
     fit_inverse_sqrt,
 )
 from heatfhe.approx.argmax import raise_to
-from heatfhe.circuit import Activation, Argmax, Attention, Circuit, Embed, Head, Linear, Norm, Residual, Shape, Stage
+from heatfhe.circuit import Circuit
+from heatfhe.models import gpt2_stages
 from heatfhe.records import (
     ActivationCalibration,
     ArgmaxCalibration,
@@ -28,10 +29,10 @@ from heatfhe.records import (
     NormCalibration,
     SoftmaxCalibration,
 )
+from heatfhe.stages import Activation, Attention, Embed, Head, Linear, Norm, Residual, Shape, Stage
 from tests.approx.worst_case import fit_softmax, smallest_counts
 
 Array = NDArray[Any]
-EPS = 1e-5
 
 
 @lru_cache(maxsize=32)
@@ -52,44 +53,10 @@ def tiny_circuit(
     )
     rng = np.random.default_rng(seed)
     weights = random_weights(shape, rng)
-    stages = gpt2_stages(shape)
+    stages = gpt2_stages(shape, tied=False)
     tokens = rng.integers(0, vocabulary, size=(sequences, context))
     calibration = calibrate(shape, stages, weights, tokens, tolerance)
     return Circuit(name=f"tiny-{seed}", shape=shape, stages=stages, weights=weights, calibration=calibration)
-
-
-def gpt2_stages(shape: Shape) -> tuple[Stage, ...]:
-    """The stages of a GPT-2 of this shape, under the names lowering gives them."""
-
-    def norm(name: str, reads: str) -> Norm:
-        return Norm(name=name, reads=reads, writes=name, weight=f"{name}.weight", bias=f"{name}.bias", eps=EPS)
-
-    def linear(name: str, reads: str, writes: str, residual: bool = False) -> Linear:
-        return Linear(
-            name=name, reads=reads, writes=writes, weight=f"{name}.weight", bias=f"{name}.bias", residual=residual
-        )
-
-    stages: list[Stage] = [Embed(writes="h.0.in", token="wte.weight", position="wpe.weight")]
-    for l in range(shape.layers):
-        h = f"h.{l}"
-        stages += [
-            norm(f"{h}.ln_1", f"{h}.in"),
-            linear(f"{h}.attn.c_attn", f"{h}.ln_1", f"{h}.attn.qkv"),
-            Attention(name=f"{h}.attn", reads=f"{h}.attn.qkv", writes=f"{h}.attn.out", heads=shape.heads),
-            linear(f"{h}.attn.c_proj", f"{h}.attn.out", f"{h}.attn.proj", True),
-            Residual(reads=f"{h}.in", branch=f"{h}.attn.proj", writes=f"{h}.mid"),
-            norm(f"{h}.ln_2", f"{h}.mid"),
-            linear(f"{h}.mlp.c_fc", f"{h}.ln_2", f"{h}.mlp.pre"),
-            Activation(name=f"{h}.mlp", reads=f"{h}.mlp.pre", writes=f"{h}.mlp.act", function="gelu_new"),
-            linear(f"{h}.mlp.c_proj", f"{h}.mlp.act", f"{h}.mlp.proj", True),
-            Residual(reads=f"{h}.mid", branch=f"{h}.mlp.proj", writes=f"h.{l + 1}.in"),
-        ]
-    stages += [
-        norm("ln_f", f"h.{shape.layers}.in"),
-        Head(reads="ln_f", writes="logits", weight="lm_head.weight"),
-        Argmax(reads="logits", writes="token"),
-    ]
-    return tuple(stages)
 
 
 def random_weights(shape: Shape, rng: np.random.Generator) -> dict[str, Array]:
@@ -212,7 +179,11 @@ def argmax_schedule(logits: Array, powers: tuple[int, ...] = (3, 3, 3)) -> Argma
         goldschmidt_count, newton_count = fit.smallest_counts(1e-2)
         rounds.append(
             ArgmaxRound(
-                power=power, divisor=divisor, seed=fit, newton_count=newton_count, goldschmidt_count=goldschmidt_count,
+                power=power,
+                divisor=divisor,
+                seed=fit,
+                newton_count=newton_count,
+                goldschmidt_count=goldschmidt_count,
                 shift=shift,
             )
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -167,36 +167,29 @@ class Calibration:
     argmax: ArgmaxCalibration | None = None
     magnitudes: Mapping[str, float] = field(default_factory=dict)
 
-    def sites(self) -> list[Site]:
-        """Every site, norms and softmaxes in depth order."""
-        found: list[tuple[int, int, Site]] = []
-        for order, name in enumerate([*self.norms, *self.softmaxes]):
-            families = ("norm_goldschmidt", "norm_newton") if name in self.norms else ("softmax_init", "softmax_refine")
-            for family in families:
-                found.append((layer_of(name, len(self.softmaxes)), order, make_site(name, family, len(self.softmaxes))))  # type: ignore[arg-type]
-        return [site for _, _, site in sorted(found, key=lambda item: item[:2])]
-
     def counts(self) -> dict[str, int]:
         """Count by site name."""
-        out: dict[str, int] = {}
-        for norm in self.norms.values():
-            out[f"{norm.name}/goldschmidt"] = norm.goldschmidt_count
-            out[f"{norm.name}/newton"] = norm.newton_count
-        for row in self.softmaxes.values():
-            out[f"{row.name}/init"] = row.init_count
-            out[f"{row.name}/refine"] = row.refine_count
-        return out
+        return {site: count for site, _, count, _ in self._solvers()}
+
+    def floors(self) -> dict[str, int]:
+        """Smallest count by site name."""
+        return {site: FAMILIES[family].floor for site, family, _, _ in self._solvers()}
 
     def iterations(self) -> dict[str, int]:
         """Solver iterations per forward, by family; a refinement count is run once per pass."""
         total = dict.fromkeys(FAMILIES, 0)
-        for norm in self.norms.values():
-            total["norm_goldschmidt"] += norm.goldschmidt_count
-            total["norm_newton"] += norm.newton_count
-        for row in self.softmaxes.values():
-            total["softmax_init"] += row.init_count
-            total["softmax_refine"] += row.refine_count * row.fit.passes
+        for _, family, count, passes in self._solvers():
+            total[family] += count * passes
         return total
+
+    def _solvers(self) -> Iterator[tuple[str, FamilyName, int, int]]:
+        """Site, family, count and passes of every solver."""
+        for norm in self.norms.values():
+            yield f"{norm.name}/goldschmidt", "norm_goldschmidt", norm.goldschmidt_count, 1
+            yield f"{norm.name}/newton", "norm_newton", norm.newton_count, 1
+        for row in self.softmaxes.values():
+            yield f"{row.name}/init", "softmax_init", row.init_count, 1
+            yield f"{row.name}/refine", "softmax_refine", row.refine_count, row.fit.passes
 
     def with_counts(self, counts: Mapping[str, int]) -> Calibration:
         """The same calibration with other counts; every name must be a site of it."""
@@ -274,17 +267,11 @@ class Calibration:
         )
 
 
-def layer_of(name: str, layers: int) -> int:
-    """Block index of a norm, attention or activation name; ``layers`` for what comes after the blocks."""
-    parts = name.split(".")
-    return int(parts[1]) if parts[0] == "h" and len(parts) > 2 else layers
-
-
-def make_site(owner: str, family: FamilyName, layers: int, max_count: int | None = None) -> Site:
-    """The site of one family at a norm or attention."""
+def make_site(owner: str, family: FamilyName, layer: int, max_count: int | None = None) -> Site:
+    """The site of one family at a norm or attention of a layer."""
     f = FAMILIES[family]
     top = f.max_count if max_count is None else max(f.floor, max_count)
-    return Site(name=f"{owner}/{f.suffix}", family=family, layer=layer_of(owner, layers), floor=f.floor, max_count=top)
+    return Site(name=f"{owner}/{f.suffix}", family=family, layer=layer, floor=f.floor, max_count=top)
 
 
 def _check_counts(name: str, *counts: int) -> None:

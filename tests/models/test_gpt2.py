@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 described: places, sites, tensors, and what is refused by name."""
+"""GPT-2 described: stages, sites, tensors, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ import torch
 
 from heatfhe.errors import ConfigError
 from heatfhe.models import describe, fingerprint
+from heatfhe.stages import Head, Norm, sites
 from tests.gpt2_tiny import tiny_gpt2
 
 
-def test_places_name_every_tensor_once() -> None:
+def test_stages_name_every_tensor_once() -> None:
     model = tiny_gpt2(layers=3, width=32)
     found = describe(model)
-    assert (found.layers, found.width, found.heads, found.hidden) == (3, 32, 2, 128)
+    s = found.shape
+    assert (s.layers, s.width, s.heads, s.hidden) == (3, 32, 2, 128)
     state = dict(model.state_dict())
     assert set(found.tensors.values()) | {"lm_head.weight"} == set(state)
-    assert [p.name for p in found.norms] == [f"h.{l}.{n}" for l in range(3) for n in ("ln_1", "ln_2")] + ["ln_f"]
-    written = [p.writes for p in found.places]
+    assert [n.name for n in found.of(Norm)] == [f"h.{l}.{n}" for l in range(3) for n in ("ln_1", "ln_2")] + ["ln_f"]
+    written = [stage.writes for stage in found.stages]
     assert len(written) == len(set(written))
-    for place in found.norms + found.attentions + found.activations + found.linears:
-        assert model.get_submodule(place.path) is not None
+    assert len(found.paths) == 3 * 8 + 1
+    for path in [*found.paths.values(), *found.dropouts.values()]:
+        assert model.get_submodule(path) is not None
 
 
 def test_gpt2_small_has_74_sites() -> None:
     with torch.device("meta"):
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        sites = describe(GPT2LMHeadModel(GPT2Config())).sites()
+        found = sites(describe(GPT2LMHeadModel(GPT2Config())).stages)
     by_family = [
-        sum(s.family == f for s in sites) for f in ("norm_goldschmidt", "norm_newton", "softmax_init", "softmax_refine")
+        sum(s.family == f for s in found) for f in ("norm_goldschmidt", "norm_newton", "softmax_init", "softmax_refine")
     ]
-    assert (len(sites), by_family) == (74, [25, 25, 12, 12])
-    assert sites[0].name == "h.0.ln_1/goldschmidt"
-    assert sites[-1].name == "ln_f/newton"
-    assert [s.layer for s in sites] == sorted(s.layer for s in sites)
+    assert (len(found), by_family) == (74, [25, 25, 12, 12])
+    assert found[0].name == "h.0.ln_1/goldschmidt"
+    assert found[-1].name == "ln_f/newton"
+    assert [s.layer for s in found] == sorted(s.layer for s in found)
 
 
 def test_max_counts_only_rise() -> None:
-    sites = describe(tiny_gpt2()).sites({"softmax_init": 20, "norm_newton": 1})
-    tops = {s.family: s.max_count for s in sites}
+    found = sites(describe(tiny_gpt2()).stages, {"softmax_init": 20, "norm_newton": 1})
+    tops = {s.family: s.max_count for s in found}
     assert tops == {"norm_goldschmidt": 13, "norm_newton": 3, "softmax_init": 20, "softmax_refine": 12}
 
 
@@ -51,7 +54,7 @@ def test_untied_head_is_its_own_tensor() -> None:
     model = tiny_gpt2(tie_word_embeddings=False)
     found = describe(model)
     assert found.tensors["lm_head.weight"] == "lm_head.weight"
-    assert found.places[-1].weight == "lm_head.weight"  # type: ignore[union-attr]
+    assert found.of(Head)[0].weight == "lm_head.weight"
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ import numpy as np
 from heatfhe.approx import softmax_solvers
 from heatfhe.circuit import Circuit
 from heatfhe.circuit.forward import one_hot
-from heatfhe.circuit.ops import stage_to_json
 from heatfhe.ckks.params import Params
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.planning import Plan, plan
 from heatfhe.planning.cost import INSTRUCTIONS, CostTable, cost_table
 from heatfhe.records import Calibration
+from heatfhe.stages import stage_to_json
 from tests.mutations.law import Format, hold, json_file, same, sealed, tensor_form, tensors_in
 from tests.mutations.mutator import changed, file_of, plain, scrambled, tensors_of
 from tests.tiny import tiny_circuit
@@ -48,7 +48,7 @@ def use_noise(table: NoiseTable) -> None:
 
 
 def use_calibration(c: Calibration) -> None:
-    hold(len(c.sites()) == len(c.counts()), "a site without a count")
+    hold(len(c.floors()) == len(c.counts()), "a site without a count")
     hold(all(0 <= n <= 1000 for n in c.counts().values()), "a count nobody can run")
     hold(sum(c.iterations().values()) >= 0, "fewer than no iterations")
     for row in c.softmaxes.values():

@@ -138,7 +138,7 @@ def test_counts_are_cut_evenly_and_stop_at_the_floors() -> None:
     half = fixed_counts(full, sum(full.iterations().values()) // 2)
     for name, count in half.items():
         assert abs(count - 0.5 * before[name]) <= 1.0, name
-    floors = {site.name: site.floor for site in full.sites()}
+    floors = full.floors()
     assert fixed_counts(full, 0) == floors
     assert fixed_counts(full, 10**6) == before
 

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     folder = model_folder(args.model)
     prepared = prepare(load_model(folder))
     encode, end = load_encoder(folder)
-    windows = load_text(args.text, args.model, encode, prepared.architecture.context, end)
+    windows = load_text(args.text, args.model, encode, prepared.architecture.shape.context, end)
     rows = torch.from_numpy(windows.rows[: args.windows, :-1])
     batches = rows.split(args.batch)
     seen = observe(prepared, batches, temperature=args.temperature, reporter=console.reporter, total=len(batches))

@@ -10,6 +10,7 @@ from heatfhe.circuit import Circuit, show
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.records import FAMILIES
+from heatfhe.stages import sites as sites_of
 
 HELP = """Show what a Circuit computes: the count of every site in depth order (as a table and as a plot), the levels
 each family spends, and the domains its constants were fitted on."""
@@ -79,16 +80,15 @@ def describe(circuit: Circuit) -> dict[str, Any]:
     c = circuit.calibration
     sites: list[dict[str, Any]] = []
     levels = dict.fromkeys(FAMILIES, 0)
-    for site in c.sites():
-        owner, _, kind = site.name.rpartition("/")
-        passes = 1
-        if kind in ("goldschmidt", "newton"):
+    for site in sites_of(circuit.stages):
+        owner, passes = site.name.rpartition("/")[0], 1
+        if owner in c.norms:
             lo, hi = c.norms[owner].fit.lo, c.norms[owner].fit.hi
         else:
             fit = c.softmaxes[owner].fit
-            solver = fit.init if kind == "init" or fit.refine is None else fit.refine
+            solver = fit.init if site.family == "softmax_init" or fit.refine is None else fit.refine
             lo, hi = solver.lo, solver.hi
-            passes = fit.passes if kind == "refine" else 1
+            passes = fit.passes if site.family == "softmax_refine" else 1
         count = c.counts()[site.name]
         levels[site.family] += passes * count * FAMILIES[site.family].levels
         row = {"site": site.name, "family": site.family, "layer": site.layer}

@@ -30,9 +30,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from heatfhe.sites import prepare, save_prepared
 
     prepared = prepare(load_model(model_folder(args.model)))
-    shape, sites = prepared.architecture, prepared.sites
+    kind, shape, sites = prepared.architecture.kind, prepared.architecture.shape, prepared.sites
     console.print(
-        f"{shape.kind}: {shape.layers} layers, width {shape.width}, {shape.heads} heads, hidden {shape.hidden}, "
+        f"{kind}: {shape.layers} layers, width {shape.width}, {shape.heads} heads, hidden {shape.hidden}, "
         f"vocabulary {shape.vocabulary}, context {shape.context}; {len(sites)} sites"
     )
     rows = []
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print(f"written: {args.out}")
     console.json(
         {
-            "architecture": shape.kind,
+            "architecture": kind,
             "sites": [{k: getattr(s, k) for k in ("name", "family", "layer", "floor", "max_count")} for s in sites],
             "out": None if args.out is None else str(args.out),
         }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering: a prepared model and its calibration become a Circuit. torch."""
 
-from heatfhe.lowering.export import export, stages, weights
+from heatfhe.lowering.export import export, weights
 from heatfhe.lowering.tokenizer import tokenizer_files
 
-__all__ = ["export", "stages", "tokenizer_files", "weights"]
+__all__ = ["export", "tokenizer_files", "weights"]

@@ -12,34 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from heatfhe.circuit import (
-    Activation,
-    Argmax,
-    Attention,
-    Circuit,
-    Embed,
-    Head,
-    Linear,
-    Norm,
-    Residual,
-    Shape,
-    Stage,
-)
+from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError
 from heatfhe.lowering.tokenizer import tokenizer_files
-from heatfhe.models import (
-    ActivationPlace,
-    Architecture,
-    AttentionPlace,
-    EmbedPlace,
-    HeadPlace,
-    LinearPlace,
-    NormPlace,
-    Place,
-    ResidualPlace,
-)
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
+from heatfhe.stages import Embed
 
 
 def export(
@@ -68,20 +46,14 @@ def export(
             "this calibration belongs to other weights than the model holds now; calibrate again, or refit it"
         )
     architecture = prepared.architecture
-    length = architecture.context if context is None else context
-    if not 1 <= length <= architecture.context:
-        raise ConfigError(f"context must lie in [1, {architecture.context}], got {length}")
+    longest = architecture.shape.context
+    length = longest if context is None else context
+    if not 1 <= length <= longest:
+        raise ConfigError(f"context must lie in [1, {longest}], got {length}")
     circuit = Circuit(
         name=name,
-        shape=Shape(
-            layers=architecture.layers,
-            width=architecture.width,
-            heads=architecture.heads,
-            hidden=architecture.hidden,
-            vocabulary=architecture.vocabulary,
-            context=length,
-        ),
-        stages=stages(architecture),
+        shape=replace(architecture.shape, context=length),
+        stages=architecture.stages,
         weights=weights(prepared, length),
         calibration=replace(calibration, context=min(calibration.context, length)),
         tokenizer={} if tokenizer is None else tokenizer_files(tokenizer),
@@ -92,17 +64,11 @@ def export(
     return circuit
 
 
-def stages(architecture: Architecture) -> tuple[Stage, ...]:
-    """The stages of an architecture, place by place, the argmax last."""
-    last = architecture.places[-1]
-    return (*(_stage(place) for place in architecture.places), Argmax(reads=last.writes, writes="token"))
-
-
 def weights(prepared: Prepared, context: int | None = None) -> dict[str, NDArray[Any]]:
     """The checkpoint's own tensors by circuit name, in their own dtype (bfloat16, which numpy lacks, as float32)."""
     state = prepared.model.state_dict()
     found: dict[str, NDArray[Any]] = {}
-    positions = {p.position for p in prepared.architecture.places if isinstance(p, EmbedPlace)}
+    positions = {stage.position for stage in prepared.architecture.of(Embed)}
     for name, key in prepared.architecture.tensors.items():
         tensor = state[key].detach().cpu()
         if tensor.dtype == torch.bfloat16:
@@ -110,22 +76,3 @@ def weights(prepared: Prepared, context: int | None = None) -> dict[str, NDArray
         array = np.ascontiguousarray(tensor.numpy())
         found[name] = np.ascontiguousarray(array[:context]) if name in positions else array.copy()
     return found
-
-
-def _stage(place: Place) -> Stage:
-    if isinstance(place, EmbedPlace):
-        return Embed(writes=place.writes, token=place.token, position=place.position)
-    if isinstance(place, NormPlace):
-        same = {k: getattr(place, k) for k in ("name", "reads", "writes", "weight", "bias", "eps")}
-        return Norm(**same)
-    if isinstance(place, LinearPlace):
-        same = {k: getattr(place, k) for k in ("name", "reads", "writes", "weight", "bias", "residual")}
-        return Linear(**same)
-    if isinstance(place, AttentionPlace):
-        return Attention(name=place.name, reads=place.reads, writes=place.writes, heads=place.heads)
-    if isinstance(place, ActivationPlace):
-        return Activation(name=place.name, reads=place.reads, writes=place.writes, function=place.function)
-    if isinstance(place, ResidualPlace):
-        return Residual(reads=place.reads, branch=place.branch, writes=place.writes)
-    assert isinstance(place, HeadPlace)
-    return Head(reads=place.reads, writes=place.writes, weight=place.weight)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file per architecture: where its sites are and how its weights map to stages. An explicit table."""
+"""One file per architecture: its stages, and which module and tensor of the model each of them is."""
 
 from __future__ import annotations
 
@@ -9,37 +9,24 @@ from typing import Any
 
 from heatfhe.errors import ConfigError
 from heatfhe.models import gpt2
-from heatfhe.models.places import (
-    ActivationPlace,
-    Architecture,
-    AttentionPlace,
-    EmbedPlace,
-    HeadPlace,
-    LinearPlace,
-    NormPlace,
-    Place,
-    ResidualPlace,
-)
+from heatfhe.models.architecture import Architecture
+from heatfhe.models.gpt2 import stages as gpt2_stages
 
-__all__ = [
-    "ARCHITECTURES",
-    "ActivationPlace",
-    "Architecture",
-    "AttentionPlace",
-    "EmbedPlace",
-    "HeadPlace",
-    "LinearPlace",
-    "NormPlace",
-    "Place",
-    "ResidualPlace",
-    "describe",
-    "fingerprint",
-]
+__all__ = ["ARCHITECTURES", "Architecture", "describe", "fingerprint", "gpt2_stages", "register"]
 
 # Hugging Face's config.model_type -> how to describe such a model.
 ARCHITECTURES: dict[str, Callable[[Any], Architecture]] = {
     "gpt2": gpt2.describe,
 }
+
+
+def register(kind: str, describe: Callable[[Any], Architecture]) -> None:
+    """Teach this process an architecture: ``describe`` is called with a model whose ``config.model_type`` is ``kind``.
+
+    >>> register("mine", lambda model: Architecture(...))         # doctest: +SKIP
+    """
+    if ARCHITECTURES.setdefault(kind, describe) is not describe:
+        raise ConfigError(f"architecture {kind!r} is already described; use another model_type")
 
 
 def describe(model: Any) -> Architecture:
@@ -48,7 +35,7 @@ def describe(model: Any) -> Architecture:
     if kind not in ARCHITECTURES:
         raise ConfigError(
             f"unknown architecture {kind or type(model).__name__!r}; have: {', '.join(ARCHITECTURES)}. "
-            "A new one is a file in heatfhe/models and a row in its table"
+            "A new one is a file in heatfhe/models and a row in its table, or a call of heatfhe.models.register"
         )
     return ARCHITECTURES[kind](model)
 

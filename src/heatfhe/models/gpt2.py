@@ -1,22 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 of any size: where its norms, attentions, activations and linears are, and how its tensors are named."""
+"""GPT-2 of any size: its stages, and how its modules and tensors are named."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from heatfhe.errors import ConfigError
-from heatfhe.models.places import (
-    ActivationPlace,
-    Architecture,
-    AttentionPlace,
-    EmbedPlace,
-    HeadPlace,
-    LinearPlace,
-    NormPlace,
-    Place,
-    ResidualPlace,
-)
+from heatfhe.models.architecture import Architecture
+from heatfhe.stages import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Residual, Shape, Stage
 
 PREFIX = "transformer."
 # Hugging Face's names of one function; what is not here has no fit.
@@ -34,89 +25,66 @@ def describe(model: Any) -> Architecture:
     """The architecture of a GPT2LMHeadModel; raises ConfigError for a variant whose arithmetic differs."""
     config = model.config
     _refuse_variants(model, config)
-    width, layers = config.n_embd, config.n_layer
-    hidden = config.n_inner if config.n_inner is not None else 4 * width
-    tied = model.lm_head.weight is model.transformer.wte.weight
-    places: list[Place] = [EmbedPlace(writes="h.0.in", token="wte.weight", position="wpe.weight")]
-    for layer in range(layers):
-        places += _block(layer, width, config)
-    places.append(_norm("ln_f", f"h.{layers}.in", width, config))
-    places.append(HeadPlace(reads="ln_f", writes="logits", weight="wte.weight" if tied else "lm_head.weight"))
-    names = [n for p in places for n in _tensors(p)]
-    return Architecture(
-        kind="gpt2",
-        layers=layers,
-        width=width,
+    shape = Shape(
+        layers=config.n_layer,
+        width=config.n_embd,
         heads=config.n_head,
-        hidden=hidden,
+        hidden=config.n_inner if config.n_inner is not None else 4 * config.n_embd,
         vocabulary=config.vocab_size,
         context=config.n_positions,
-        places=tuple(places),
-        tensors={n: n if n == "lm_head.weight" else PREFIX + n for n in names},
     )
-
-
-def _block(layer: int, width: int, config: Any) -> list[Place]:
-    h = f"h.{layer}"
-    return [
-        _norm(f"{h}.ln_1", f"{h}.in", width, config),
-        _linear(f"{h}.attn.c_attn", f"{h}.ln_1", f"{h}.attn.qkv"),
-        AttentionPlace(
-            name=f"{h}.attn",
-            path=f"{PREFIX}{h}.attn",
-            reads=f"{h}.attn.qkv",
-            writes=f"{h}.attn.out",
-            heads=config.n_head,
-        ),
-        _linear(f"{h}.attn.c_proj", f"{h}.attn.out", f"{h}.attn.proj", residual=True),
-        ResidualPlace(reads=f"{h}.in", branch=f"{h}.attn.proj", writes=f"{h}.mid"),
-        _norm(f"{h}.ln_2", f"{h}.mid", width, config),
-        _linear(f"{h}.mlp.c_fc", f"{h}.ln_2", f"{h}.mlp.pre"),
-        ActivationPlace(
-            name=f"{h}.mlp",
-            path=f"{PREFIX}{h}.mlp.act",
-            reads=f"{h}.mlp.pre",
-            writes=f"{h}.mlp.act",
-            function=ACTIVATIONS[config.activation_function],
-        ),
-        _linear(f"{h}.mlp.c_proj", f"{h}.mlp.act", f"{h}.mlp.proj", residual=True),
-        ResidualPlace(reads=f"{h}.mid", branch=f"{h}.mlp.proj", writes=f"h.{layer + 1}.in"),
-    ]
-
-
-def _norm(name: str, reads: str, width: int, config: Any) -> NormPlace:
-    return NormPlace(
-        name=name,
-        path=PREFIX + name,
-        reads=reads,
-        writes=name,
-        weight=f"{name}.weight",
-        bias=f"{name}.bias",
+    found = stages(
+        shape,
+        function=ACTIVATIONS[config.activation_function],
         eps=float(config.layer_norm_epsilon),
-        width=width,
+        tied=model.lm_head.weight is model.transformer.wte.weight,
+    )
+    blocks = [f"h.{layer}" for layer in range(shape.layers)]
+    paths = {s.name: PREFIX + s.name for s in found if isinstance(s, (Norm, Linear, Attention))}
+    tensors = [name for stage in found for name in stage.tensors]
+    return Architecture(
+        kind="gpt2",
+        shape=shape,
+        stages=found,
+        paths=paths | {f"{h}.mlp": f"{PREFIX}{h}.mlp.act" for h in blocks},
+        tensors={n: n if n == "lm_head.weight" else PREFIX + n for n in tensors},
+        dropouts={f"{h}.attn": f"{PREFIX}{h}.attn.attn_dropout" for h in blocks}
+        | {f"{h}.attn.c_proj": f"{PREFIX}{h}.attn.resid_dropout" for h in blocks},
     )
 
 
-def _linear(name: str, reads: str, writes: str, residual: bool = False) -> LinearPlace:
-    return LinearPlace(
-        name=name,
-        path=PREFIX + name,
-        reads=reads,
-        writes=writes,
-        weight=f"{name}.weight",
-        bias=f"{name}.bias",
-        residual=residual,
+def stages(shape: Shape, *, function: str = "gelu_new", eps: float = 1e-5, tied: bool = True) -> tuple[Stage, ...]:
+    """The stages of a GPT-2 of this shape; ``tied`` where its head is its token embedding."""
+    made: list[Stage] = [Embed(writes="h.0.in", token="wte.weight", position="wpe.weight")]
+    for layer in range(shape.layers):
+        h = f"h.{layer}"
+        made += [
+            _norm(f"{h}.ln_1", f"{h}.in", eps),
+            _linear(f"{h}.attn.c_attn", f"{h}.ln_1", f"{h}.attn.qkv"),
+            Attention(name=f"{h}.attn", reads=f"{h}.attn.qkv", writes=f"{h}.attn.out", heads=shape.heads),
+            _linear(f"{h}.attn.c_proj", f"{h}.attn.out", f"{h}.attn.proj", residual=True),
+            Residual(reads=f"{h}.in", branch=f"{h}.attn.proj", writes=f"{h}.mid"),
+            _norm(f"{h}.ln_2", f"{h}.mid", eps),
+            _linear(f"{h}.mlp.c_fc", f"{h}.ln_2", f"{h}.mlp.pre"),
+            Activation(name=f"{h}.mlp", reads=f"{h}.mlp.pre", writes=f"{h}.mlp.act", function=function),
+            _linear(f"{h}.mlp.c_proj", f"{h}.mlp.act", f"{h}.mlp.proj", residual=True),
+            Residual(reads=f"{h}.mid", branch=f"{h}.mlp.proj", writes=f"h.{layer + 1}.in"),
+        ]
+    return (
+        *made,
+        _norm("ln_f", f"h.{shape.layers}.in", eps),
+        Head(reads="ln_f", writes="logits", weight="wte.weight" if tied else "lm_head.weight"),
+        Argmax(reads="logits", writes="token"),
     )
 
 
-def _tensors(place: Place) -> list[str]:
-    if isinstance(place, EmbedPlace):
-        return [place.token, place.position]
-    if isinstance(place, (NormPlace, LinearPlace)):
-        return [place.weight, place.bias]
-    if isinstance(place, HeadPlace):
-        return [place.weight]
-    return []
+def _norm(name: str, reads: str, eps: float) -> Norm:
+    return Norm(name=name, reads=reads, writes=name, weight=f"{name}.weight", bias=f"{name}.bias", eps=eps)
+
+
+def _linear(name: str, reads: str, writes: str, residual: bool = False) -> Linear:
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    return Linear(name=name, reads=reads, writes=writes, weight=weight, bias=bias, residual=residual)
 
 
 def _refuse_variants(model: Any, config: Any) -> None:

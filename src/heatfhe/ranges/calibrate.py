@@ -16,6 +16,7 @@ from heatfhe.ranges.fits import FitOptions, fit_activation_site, fit_norm, fit_s
 from heatfhe.ranges.observe import Observation, Range, Tokens, observe
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
+from heatfhe.stages import Activation, Attention, Norm
 
 
 def calibrate(
@@ -94,20 +95,20 @@ def fit_calibration(
 
     ``counts`` fixes the counts and fits only constants; ``deltas`` fixes delta_2 by attention.
     """
-    places = len(architecture.norms) + len(architecture.attentions) + len(architecture.activations) + 1
-    reporter.start("fit", places)
+    fitted = [s for s in architecture.stages if isinstance(s, (Norm, Attention, Activation))]
+    reporter.start("fit", len(fitted) + 1)
     norms, rows, activations = {}, {}, {}
-    for norm in architecture.norms:
-        norms[norm.name] = fit_norm(norm, seen.norms.get(norm.name, Range()), options, counts)
-        reporter.advance("fit", site=norm.name)
-    for attention in architecture.attentions:
-        name = attention.name
-        delta_2 = options.delta_2 if deltas is None else deltas[name]
-        rows[name] = fit_softmax_site(name, seen, options, counts, delta_2)
+    for stage in fitted:
+        name = stage.name
+        if isinstance(stage, Norm):
+            width = architecture.shape.width
+            norms[name] = fit_norm(stage, width, seen.norms.get(name, Range()), options, counts)
+        elif isinstance(stage, Attention):
+            delta_2 = options.delta_2 if deltas is None else deltas[name]
+            rows[name] = fit_softmax_site(name, seen, options, counts, delta_2)
+        else:
+            activations[name] = fit_activation_site(stage, seen.activations.get(name, Range()), options)
         reporter.advance("fit", site=name)
-    for place in architecture.activations:
-        activations[place.name] = fit_activation_site(place, seen.activations.get(place.name, Range()), options)
-        reporter.advance("fit", site=place.name)
     argmax = (
         fit_argmax(
             np.concatenate(seen.logit_rows),

@@ -18,9 +18,9 @@ from heatfhe.approx import (
     smallest_deltas,
 )
 from heatfhe.errors import ConfigError, SiteError
-from heatfhe.models import ActivationPlace, NormPlace
 from heatfhe.ranges.observe import Observation, Range
 from heatfhe.records import FAMILIES, ActivationCalibration, Domain, NormCalibration, SoftmaxCalibration
+from heatfhe.stages import Activation, Norm
 
 RULES = ("per-site", "joint")
 _R = TypeVar("_R")
@@ -65,9 +65,11 @@ class FitOptions:
             raise ConfigError(f"delta_2 must be 2, 4, 8, 16 or 32, got {self.delta_2}")
 
 
-def fit_norm(place: NormPlace, seen: Range, options: FitOptions, counts: Mapping[str, int] | None) -> NormCalibration:
+def fit_norm(
+    stage: Norm, width: int, seen: Range, options: FitOptions, counts: Mapping[str, int] | None
+) -> NormCalibration:
     """Domain of z above zero, the rational seed on it, and the two counts."""
-    name, site = place.name, f"{place.name}/goldschmidt"
+    name, site = stage.name, f"{stage.name}/goldschmidt"
     seen = seen.checked(site)
     if seen.lo <= 0.0:
         raise SiteError(
@@ -82,8 +84,8 @@ def fit_norm(place: NormPlace, seen: Range, options: FitOptions, counts: Mapping
         goldschmidt, newton = _named(site, lambda: _norm_counts(fit, options))
     return NormCalibration(
         name=name,
-        width=place.width,
-        eps=place.eps,
+        width=width,
+        eps=stage.eps,
         fit=fit,
         goldschmidt_count=goldschmidt,
         newton_count=newton,
@@ -192,13 +194,13 @@ def _refine_fit(init: ReciprocalFit, count: int, top: float, options: FitOptions
     return ReciprocalFit(lo=(1.0 - error) ** 2, hi=top * (1.0 + over) ** 2, solver=options.solver)
 
 
-def fit_activation_site(place: ActivationPlace, seen: Range, options: FitOptions) -> ActivationCalibration:
+def fit_activation_site(stage: Activation, seen: Range, options: FitOptions) -> ActivationCalibration:
     """The polynomial on the observed bound, rounded up to a grid of four per octave so that blocks share fits."""
-    seen = seen.checked(place.name)
+    seen = seen.checked(stage.name)
     reach = max(abs(seen.lo), abs(seen.hi), 0.25) * options.margin
     bound = 2.0 ** (math.ceil(4.0 * math.log2(reach)) / 4.0)
-    fit = _named(place.name, lambda: fit_activation(place.function, bound, tolerance=options.activation_tolerance))
-    return ActivationCalibration(name=place.name, fit=fit, observed=_domain(seen))
+    fit = _named(stage.name, lambda: fit_activation(stage.function, bound, tolerance=options.activation_tolerance))
+    return ActivationCalibration(name=stage.name, fit=fit, observed=_domain(seen))
 
 
 def _domain(seen: Range) -> Domain:

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from heatfhe.approx import shorten
 from heatfhe.errors import ConfigError, DataError, SiteError
-from heatfhe.models import LinearPlace
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges.argmax import MAX_TEMPERATURE, sampled_rows
 from heatfhe.sites import Mode, Prepared
+from heatfhe.stages import Gate, Linear, centred, readers, writers
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
@@ -163,11 +164,7 @@ def observe(
     observer = Observer(prepared)
     seen, rng = observer.seen, np.random.default_rng(0)
     seen.temperature = temperature
-    hooks = [
-        prepared.model.get_submodule(place.path).register_forward_hook(_branch(observer, place))
-        for place in prepared.architecture.linears
-        if place.residual
-    ]
+    hooks = _watch(prepared, observer)
     reporter.start("observe", total)
     try:
         with prepared.tapped(observer):
@@ -190,19 +187,35 @@ def observe(
     return seen
 
 
-def _branch(observer: Observer, place: LinearPlace) -> Any:
-    """A hook on a linear that writes to the stream: circuits carry its output centred."""
+def _watch(prepared: Prepared, observer: Observer) -> list[RemovableHandle]:
+    """Hooks on linear stages for what no site sees: branches of the stream, as a circuit carries them, and gates."""
+    architecture = prepared.architecture
+    stages, hooks = architecture.stages, []
+    made, mean_free = writers(stages), centred(stages)
 
-    def hook(_module: Any, _args: Any, output: Tensor) -> None:
-        observer.magnitude(place.writes, output - output.mean(dim=-1, keepdim=True))
+    def after(stage: Linear) -> Any:
+        def hook(_module: Any, _args: Any, output: Tensor) -> None:
+            less = output.mean(dim=-1, keepdim=True) if stage.residual and mean_free else 0.0
+            observer.magnitude(stage.writes, output - less)
 
-    return hook
+        return hook
+
+    def before(stage: Linear) -> Any:
+        return lambda _module, args: observer.magnitude(stage.reads, args[0])
+
+    for stage in architecture.of(Linear):
+        module = prepared.model.get_submodule(architecture.paths[stage.name])
+        if stage.residual or any(isinstance(r, Gate) for r in readers(stages, stage.writes)):
+            hooks.append(module.register_forward_hook(after(stage)))
+        if isinstance(made[stage.reads], Gate):
+            hooks.append(module.register_forward_pre_hook(before(stage)))
+    return hooks
 
 
 def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
     ids = torch.as_tensor(np.asarray(sequence) if not isinstance(sequence, Tensor) else sequence).long()
     batch = ids[None] if ids.ndim == 1 else ids
-    limits = prepared.architecture
+    limits = prepared.architecture.shape
     if batch.ndim != 2 or batch.numel() == 0:
         raise DataError(f"a sequence of tokens is (T,) or (B, T) with T >= 1, got shape {tuple(ids.shape)}")
     if batch.shape[-1] > limits.context:

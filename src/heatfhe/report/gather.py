@@ -15,6 +15,7 @@ from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.files import read_json
 from heatfhe.planning import CostTable, OperatorTally, Plan, cost_table, default_cost, level_path, plan, tally
 from heatfhe.records import FAMILIES
+from heatfhe.stages import sites
 
 DEMO_KIND, DEMO_VERSION = "heatfhe-demo", 1
 
@@ -185,9 +186,9 @@ def circuit_facts(circuit: Circuit) -> CircuitFacts:
     calibration, s = circuit.calibration, circuit.shape
     counts = calibration.counts()
     rows = []
-    for site in calibration.sites():
-        owner, _, suffix = site.name.rpartition("/")
-        passes = calibration.softmaxes[owner].fit.passes if suffix == "refine" else 1
+    for site in sites(circuit.stages):
+        owner = site.name.rpartition("/")[0]
+        passes = calibration.softmaxes[owner].fit.passes if site.family == "softmax_refine" else 1
         row = SiteRow(site=site.name, family=site.family, layer=site.layer, count=counts[site.name], passes=passes)
         rows.append(row)
     shape = f"{s.layers} layers, width {s.width}, {s.heads} heads, vocabulary {s.vocabulary}, context {s.context}"

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from heatfhe.approx import activation
 from heatfhe.errors import SiteError
-from heatfhe.models import ActivationPlace
 from heatfhe.records import ActivationCalibration
 from heatfhe.sites.switch import Switch
+from heatfhe.stages import Activation
 
 _ANALYTIC: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": lambda x: nn.functional.gelu(x, approximate="tanh"),
@@ -23,32 +23,32 @@ _ANALYTIC: dict[str, Callable[[Tensor], Tensor]] = {
 class ActivationSite(nn.Module):
     """Stands where the activation module stood; owns no parameters."""
 
-    def __init__(self, original: nn.Module, place: ActivationPlace, switch: Switch) -> None:
+    def __init__(self, original: nn.Module, stage: Activation, switch: Switch) -> None:
         super().__init__()
-        self.place, self.switch = place, switch
+        self.stage, self.switch = stage, switch
         self.original = (original,)  # in a tuple, so that torch does not count it as a child
         self.calibration: ActivationCalibration | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """The activation of every entry, in the switch's mode."""
-        switch, place = self.switch, self.place
+        switch, stage = self.switch, self.stage
         kernels = switch.kernels(x)
-        if kernels is not None and place.function in _ANALYTIC:
+        if kernels is not None and stage.function in _ANALYTIC:
             fused: Tensor = kernels.activate(self, x)
             return fused
         if switch.bounds is not None:
             switch.penalise("activation", x, switch.bounds.activation, x.numel() // x.shape[-1])
-        x = switch.see(f"{place.name}/in", switch.see(place.reads, x))
+        x = switch.see(f"{stage.name}/in", switch.see(stage.reads, x))
         if switch.mode == "exact":
             exact: Tensor = self.original[0](x)
-            return switch.see(place.writes, exact)
+            return switch.see(stage.writes, exact)
         fit = self.fitted().fit
         if switch.mode == "deployed":
-            return switch.see(place.writes, activation(x * (1.0 / fit.bound), fit))
-        return switch.see(place.writes, _ANALYTIC[place.function](switch.clamp(x, -fit.bound, fit.bound)))
+            return switch.see(stage.writes, activation(x * (1.0 / fit.bound), fit))
+        return switch.see(stage.writes, _ANALYTIC[stage.function](switch.clamp(x, -fit.bound, fit.bound)))
 
     def fitted(self) -> ActivationCalibration:
         """The calibration in use."""
         if self.calibration is None:
-            raise SiteError(self.place.name, "is not calibrated; run calibrate first")
+            raise SiteError(self.stage.name, "is not calibrated; run calibrate first")
         return self.calibration

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal attention with its two sites: the first reciprocal of a row's sum, and the one shared by the later passes.
 
-Shapes: B sequences, H heads, T rows, S columns (cached ones first), e head width; d = H e.
+Shapes: B sequences, H heads, K heads of keys and values, T rows, S columns (cached ones first), e head width; d = H e.
 
 A forward is computed eagerly on scores (B, H, T, S), by torch's own kernel when everything is exact, or while training
 on a GPU by heatfhe.sites.fused, which never stores the scores. With delta_2 = 2 that needs only the row sums
@@ -11,7 +11,6 @@ r2 = refine(r1^2 S2), because r1 is constant along a row.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,50 +20,82 @@ from torch import Tensor, nn
 from heatfhe.approx import reciprocal, softmax
 from heatfhe.errors import ConfigError, SiteError
 from heatfhe.halting import HaltingTable, expected_reciprocal
-from heatfhe.models import AttentionPlace
+from heatfhe.models import Architecture
 from heatfhe.records import SoftmaxCalibration
 from heatfhe.sites.switch import Switch
+from heatfhe.stages import Attention, Linear, layers, readers, writers
 
 Solve = Callable[[Tensor], Tensor]
 
 
 class AttentionSite(nn.Module):
-    """Stands where a GPT-2 attention stood and holds the same children under the same names."""
+    """Stands where an attention stood and holds the same children under the same names.
+
+    The graph of stages says which of them make queries, keys and values, and which takes the output.
+    """
 
     def __init__(
-        self, original: nn.Module, place: AttentionPlace, layer: int, switch: Switch, table: list[HaltingTable]
+        self,
+        original: nn.Module,
+        stage: Attention,
+        architecture: Architecture,
+        switch: Switch,
+        table: list[HaltingTable],
     ) -> None:
         super().__init__()
         for name, child in original.named_children():
             self.add_module(name, child)
-        self.place, self.layer, self.switch, self._table = place, layer, switch, table
+        self.stage, self.switch, self._table = stage, switch, table
+        self.layer = layers(architecture.stages)[stage.name]
         self.original = (original,)  # in a tuple, so that torch does not count it as a child
         self.calibration: SoftmaxCalibration | None = None
+        made = writers(architecture.stages)
+        projections = [made[value] for value in stage.inputs]
+        outputs = readers(architecture.stages, stage.writes)
+        inside, dropouts = f"{architecture.paths[stage.name]}.", architecture.dropouts
+
+        def within(path: str) -> str:
+            if not path.startswith(inside):
+                raise ConfigError(f"{stage.name}: {path} must be a module inside {inside[:-1]}")
+            return path[len(inside) :]
+
+        if len(outputs) != 1 or not all(isinstance(s, Linear) for s in (*projections, *outputs)):
+            raise ConfigError(f"{stage.name}: an attention stands between linear stages, one of them after it")
+        self._projections = [within(architecture.paths[s.label]) for s in projections]
+        after = [architecture.paths[outputs[0].label], dropouts.get(outputs[0].label)]
+        self._outputs = [within(path) for path in after if path is not None]
+        self._dropout = within(dropouts[stage.name]) if stage.name in dropouts else None
 
     def forward(self, hidden_states: Tensor, *_: Any, **kwargs: Any) -> tuple[Tensor, None]:
         """Output of the projection, and None for the attention weights, which are never formed as such."""
-        switch, place = self.switch, self.place
+        switch, stage = self.switch, self.stage
         if kwargs.get("layer_past") is not None or kwargs.get("encoder_hidden_states") is not None:
-            raise ConfigError(f"{place.name}: a legacy cache or an encoder cannot be used here; pass use_cache=False")
-        joined = switch.see(place.reads, self.c_attn(hidden_states))
+            raise ConfigError(f"{stage.name}: a legacy cache or an encoder cannot be used here; pass use_cache=False")
+        made = [self.get_submodule(name)(hidden_states) for name in self._projections]
+        made = [switch.see(value, part) for value, part in zip(stage.inputs, made, strict=True)]
         cache = kwargs.get("past_key_values", kwargs.get("past_key_value"))  # the name depends on transformers' version
-        kernels = switch.kernels(joined)
-        if kernels is not None and cache is None and not self.dropout and kernels.supports(self, joined):
-            return self.resid_dropout(self.c_proj(kernels.attend(self, joined))), None
-        q, k, v = (self._split(part) for part in joined.chunk(3, dim=-1))
+        kernels = switch.kernels(made[0])
+        if kernels is not None and cache is None and not self.dropout and kernels.supports(self, made):
+            return self._project(kernels.attend(self, made)), None
+        head_width = sum(part.shape[-1] for part in made) // (stage.heads + 2 * stage.cached)
+        parts = made if len(made) == 3 else made[0].split(stage.widths(head_width), dim=-1)
+        q, k, v = (part.unflatten(-1, (-1, head_width)).transpose(1, 2) for part in parts)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
         if switch.tap is not None:
             for name, part in (("q", q), ("k", k), ("v", v)):
-                switch.tap(f"{place.name}/{name}", part)
+                switch.tap(f"{stage.name}/{name}", part)
+        if stage.shared > 1:
+            k, v = (part.repeat_interleave(stage.shared, dim=1) for part in (k, v))
         exact = switch.mode == "exact" and switch.tap is None and switch.bounds is None
         out = attend_exactly(self, q, k, v) if exact else attend_eagerly(self, q, k, v)
-        out = switch.see(place.writes, out.transpose(1, 2).reshape(hidden_states.shape).to(joined.dtype))
-        return self.resid_dropout(self.c_proj(out)), None
+        out = switch.see(stage.writes, out.transpose(1, 2).flatten(-2).to(made[0].dtype))
+        return self._project(out), None
 
-    def _split(self, part: Tensor) -> Tensor:
-        batch, rows, width = part.shape
-        return part.view(batch, rows, self.place.heads, width // self.place.heads).transpose(1, 2)
+    def _project(self, out: Tensor) -> Tensor:
+        for name in self._outputs:
+            out = self.get_submodule(name)(out)
+        return out
 
     @property
     def table(self) -> HaltingTable:
@@ -74,12 +105,12 @@ class AttentionSite(nn.Module):
     @property
     def dropout(self) -> float:
         """Dropout on attention probabilities, zero outside training."""
-        return float(self.attn_dropout.p) if self.training else 0.0
+        return float(self.get_submodule(self._dropout).p) if self._dropout and self.training else 0.0
 
     def fitted(self) -> SoftmaxCalibration:
         """The calibration in use."""
         if self.calibration is None:
-            raise SiteError(f"{self.place.name}/init", "is not calibrated; run calibrate first")
+            raise SiteError(f"{self.stage.name}/init", "is not calibrated; run calibrate first")
         return self.calibration
 
     def solvers(self, row_length: Tensor, like: Tensor) -> tuple[Solve, Solve]:
@@ -88,7 +119,7 @@ class AttentionSite(nn.Module):
         The guard is on the upper side alone: a Goldschmidt iteration converges for every sum below its domain and
         diverges just above it. ``row_length`` broadcasts against the sums.
         """
-        switch, name, fit = self.switch, self.place.name, self.fitted().fit
+        switch, name, fit = self.switch, self.stage.name, self.fitted().fit
         second = fit.refine if fit.refine is not None else fit.init
         first_law = switch.distribution(self.table, f"{name}/init", like)
         second_law = switch.distribution(self.table, f"{name}/refine", like)
@@ -114,7 +145,7 @@ class AttentionSite(nn.Module):
 
 def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention output (B, H, T, e) from q (B, H, T, e) and k, v (B, H, S, e), through the whole score matrix."""
-    switch, name = site.switch, site.place.name
+    switch, name = site.switch, site.stage.name
     narrow = q.dtype not in (torch.float32, torch.float64)
     with torch.autocast(q.device.type, enabled=False):
         if narrow:
@@ -122,7 +153,7 @@ def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tens
         rows, columns = q.shape[-2], k.shape[-2]
         position = torch.arange(columns - rows, columns, device=q.device)[:, None]
         keep = torch.arange(columns, device=q.device)[None, :] <= position
-        scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+        scores = torch.matmul(q, k.transpose(-1, -2)) / site.stage.divisor(q.shape[-1])
         if switch.bounds is not None:
             largest = torch.where(keep, scores, 0.0).abs().amax(dim=-1)
             switch.penalise("score", largest, switch.bounds.score, largest.numel())
@@ -159,10 +190,11 @@ def _approximate(site: AttentionSite, scores: Tensor, keep: Tensor, row_length: 
 def attend_exactly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Exact attention by torch's own kernel, for passes in which nothing is approximated, watched or bounded."""
     rows, columns = q.shape[-2], k.shape[-2]
+    options: dict[str, Any] = {"dropout_p": site.dropout, "scale": site.stage.scale}
     if rows == columns:
-        return nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=site.dropout, is_causal=True)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
     keep = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(columns - rows)
-    return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=site.dropout)
+    return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, **options)
 
 
 def _tokens(rows: Tensor) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer norm with its two sites: the Goldschmidt division of the rational seed, and Newton's iteration."""
+"""A norm with its two sites: the Goldschmidt division of the rational seed, and Newton's iteration."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ from torch import Tensor, nn
 from heatfhe.approx import inverse_sqrt, rms_norm
 from heatfhe.errors import SiteError
 from heatfhe.halting import HaltingTable, expected_divide, expected_newton
-from heatfhe.models import NormPlace
 from heatfhe.records import NormCalibration
 from heatfhe.sites.switch import Switch
+from heatfhe.stages import Norm
 
 
 class NormSite(nn.Module):
-    """Stands where an ``nn.LayerNorm`` stood and holds the same two parameters under the same names."""
+    """Stands where a layer norm or RMS norm stood and holds the same parameters under the same names."""
 
-    def __init__(self, original: nn.LayerNorm, place: NormPlace, switch: Switch, table: list[HaltingTable]) -> None:
+    def __init__(self, original: nn.Module, stage: Norm, switch: Switch, table: list[HaltingTable]) -> None:
         super().__init__()
-        self.weight, self.bias = original.weight, original.bias
-        self.place, self.switch, self._table = place, switch, table
+        self.weight: nn.Parameter = original.weight
+        self.register_parameter("bias", None if stage.bias is None else original.bias)
+        self.stage, self.switch, self._table = stage, switch, table
         self.original = (original,)  # in a tuple, so that torch does not count it as a child
         self.calibration: NormCalibration | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """The norm of the last axis, in the switch's mode; one number per row goes through the solvers."""
-        switch, place = self.switch, self.place
-        if switch.mode == "exact" and switch.tap is None and switch.bounds is None:
-            return nn.functional.layer_norm(x, (place.width,), self.weight, self.bias, place.eps)
+        switch, stage = self.switch, self.stage
+        if stage.centred and switch.mode == "exact" and switch.tap is None and switch.bounds is None:
+            return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias, stage.eps)
         kernels = switch.kernels(x)
-        if kernels is not None:
+        if kernels is not None and stage.centred and self.bias is not None:
             fused: Tensor = kernels.norm(self, x)
             return fused
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        centred = switch.see(place.reads, wide - wide.mean(dim=-1, keepdim=True))  # the stream a circuit carries
-        out = rms_norm(centred, sum_of_squares=self._sum_of_squares, inverse_root=self._inverse_root)
-        out = switch.see(place.writes, out)
-        return (out * self.weight.to(out.dtype) + self.bias.to(out.dtype)).to(x.dtype)
+        carried = wide - wide.mean(dim=-1, keepdim=True) if stage.centred else wide
+        carried = switch.see(stage.reads, carried)  # the stream a circuit carries
+        out = rms_norm(carried, sum_of_squares=self._sum_of_squares, inverse_root=self._inverse_root)
+        out = switch.see(stage.writes, out) * self.weight.to(out.dtype)
+        return (out if self.bias is None else out + self.bias.to(out.dtype)).to(x.dtype)
 
-    def _sum_of_squares(self, centred: Tensor) -> Tensor:
-        switch, place = self.switch, self.place
-        squares = (centred * centred).sum(dim=-1, keepdim=True)
+    def _sum_of_squares(self, carried: Tensor) -> Tensor:
+        switch, stage = self.switch, self.stage
+        squares = (carried * carried).sum(dim=-1, keepdim=True)
         if switch.bounds is not None:
-            variance, bound = squares * (1.0 / place.width), switch.variance_bound(place.name)
+            variance, bound = squares * (1.0 / self.width), switch.variance_bound(stage.name)
             switch.penalise("variance", variance, bound, squares.numel())
-        return switch.see(f"{place.name}/z", squares + place.width * place.eps)
+        return switch.see(f"{stage.name}/z", squares + self.width * stage.eps)
 
     def _inverse_root(self, z: Tensor) -> Tensor:
-        switch, name, gain = self.switch, self.place.name, math.sqrt(self.place.width)
+        switch, name, gain = self.switch, self.stage.name, math.sqrt(self.width)
         if switch.mode == "exact":
             return switch.see(f"{name}/root", gain * torch.rsqrt(z))
         fit = self.fitted().fit
@@ -73,6 +75,11 @@ class NormSite(nn.Module):
         return switch.see(f"{name}/root", y)
 
     @property
+    def width(self) -> int:
+        """Entries of a row."""
+        return self.weight.shape[-1]
+
+    @property
     def table(self) -> HaltingTable:
         """The distributions in use."""
         return self._table[0]
@@ -80,5 +87,5 @@ class NormSite(nn.Module):
     def fitted(self) -> NormCalibration:
         """The calibration in use."""
         if self.calibration is None:
-            raise SiteError(f"{self.place.name}/goldschmidt", "is not calibrated; run calibrate first")
+            raise SiteError(f"{self.stage.name}/goldschmidt", "is not calibrated; run calibrate first")
         return self.calibration

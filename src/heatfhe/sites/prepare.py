@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from heatfhe.errors import ConfigError, DataError
 from heatfhe.models import describe
-from heatfhe.records import layer_of
 from heatfhe.sites.activation import ActivationSite
 from heatfhe.sites.attention import AttentionSite
 from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.prepared import Prepared
+from heatfhe.stages import Activation, Attention, Norm
 
 
 def prepare(model: nn.Module, config: PrepareConfig | None = None) -> Prepared:
@@ -28,18 +28,22 @@ def prepare(model: nn.Module, config: PrepareConfig | None = None) -> Prepared:
         raise ConfigError("this model is already prepared; restore it first, or use the Prepared that owns it")
     architecture = describe(model)
     prepared = Prepared(model, architecture, config or PrepareConfig())
+    shared = prepared.switch, prepared._table
     made: dict[str, nn.Module] = {}
-    for norm in architecture.norms:
-        original = model.get_submodule(norm.path)
-        if not isinstance(original, nn.LayerNorm):
-            raise ConfigError(f"{norm.name}: expected a LayerNorm, found {type(original).__name__}; restore it first")
-        made[norm.path] = NormSite(original, norm, prepared.switch, prepared._table)
-    for attention in architecture.attentions:
-        layer = layer_of(attention.name, architecture.layers)
-        module = model.get_submodule(attention.path)
-        made[attention.path] = AttentionSite(module, attention, layer, prepared.switch, prepared._table)
-    for place in architecture.activations:
-        made[place.path] = ActivationSite(model.get_submodule(place.path), place, prepared.switch)
+    for stage in architecture.stages:
+        if not isinstance(stage, (Norm, Attention, Activation)):
+            continue
+        path = architecture.paths[stage.name]
+        original = model.get_submodule(path)
+        if isinstance(stage, Norm):
+            if any(getattr(original, part, None) is None for part in ("weight", "bias")[: len(stage.tensors)]):
+                kind = type(original).__name__
+                raise ConfigError(f"{stage.name}: expected a norm with its parameters, found {kind}; restore it first")
+            made[path] = NormSite(original, stage, *shared)
+        elif isinstance(stage, Attention):
+            made[path] = AttentionSite(original, stage, architecture, *shared)
+        else:
+            made[path] = ActivationSite(original, stage, prepared.switch)
     for path, site in made.items():
         site.train(model.training)
         _put(model, path, site)
@@ -59,7 +63,8 @@ def restore(prepared: Prepared | nn.Module) -> nn.Module:
     for path, site in sites.items():
         original = site.original[0]
         if isinstance(site, NormSite):
-            original.weight, original.bias = site.weight, site.bias
+            for name, parameter in site.named_parameters(recurse=False):
+                setattr(original, name, parameter)
         elif isinstance(site, AttentionSite):
             for name, child in site.named_children():
                 original.add_module(name, child)

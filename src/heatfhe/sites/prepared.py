@@ -21,6 +21,7 @@ from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.guards import RangeBounds
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.switch import Mode, Switch, Tap
+from heatfhe.stages import Activation, sites
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -38,7 +39,7 @@ class Prepared(nn.Module):
         self.model, self.architecture, self.config = model, architecture, config
         self.calibration: Calibration | None = None
         self.switch = Switch()
-        self.halting = HaltingTable(architecture.sites(config.max_counts), gamma=config.gamma)
+        self.halting = HaltingTable(sites(architecture.stages, config.max_counts), gamma=config.gamma)
         self.halting.to(next(model.parameters()).device)
         # Where the sites look the table up: a list of one, so that a new table reaches them and none of them owns it.
         self._table = [self.halting]
@@ -84,27 +85,28 @@ class Prepared(nn.Module):
         site stand instead: those of a saved table, or a site's own where a family's would start it too far up.
         """
         missing = {site.name for site in self.sites} - set(calibration.counts())
-        if missing or set(calibration.activations) != {p.name for p in self.architecture.activations}:
-            name = sorted(missing)[0] if missing else self.architecture.activations[0].name
+        activations = [stage.name for stage in self.architecture.of(Activation)]
+        if missing or set(calibration.activations) != set(activations):
+            name = sorted(missing)[0] if missing else sorted({*activations} ^ {*calibration.activations})[0]
             raise SiteError(name, "is not in this calibration; it belongs to another model")
         if not keep_logits:
             tops = dict(self.config.max_counts)
             for site in self.sites:
                 tops[site.family] = max(tops.get(site.family, 0), calibration.counts()[site.name] + 1)
-            sites = self.architecture.sites(tops)
+            found = sites(self.architecture.stages, tops)
             if max_counts is not None:
-                sites = tuple(replace(site, max_count=max_counts[site.name]) for site in sites)
+                found = tuple(replace(site, max_count=max_counts[site.name]) for site in found)
             device = next(self.model.parameters()).device
-            self.halting = HaltingTable(sites, gamma=self.config.gamma).to(device)
+            self.halting = HaltingTable(found, gamma=self.config.gamma).to(device)
             self._table[0] = self.halting
         self.calibration = calibration
         for module in self.model.modules():
             if isinstance(module, NormSite):
-                module.calibration = calibration.norms[module.place.name]
+                module.calibration = calibration.norms[module.stage.name]
             elif isinstance(module, AttentionSite):
-                module.calibration = calibration.softmaxes[module.place.name]
+                module.calibration = calibration.softmaxes[module.stage.name]
             elif isinstance(module, ActivationSite):
-                module.calibration = calibration.activations[module.place.name]
+                module.calibration = calibration.activations[module.stage.name]
         self.set_counts(calibration.counts())
 
     def counts(self) -> dict[str, int]:

@@ -104,7 +104,7 @@ class CapturedStep:
         if kernels is None:
             return distillation_loss(logits, labels) if distil else task_loss(logits, labels)
         loss: Tensor = (kernels.divergence if distil else kernels.cross_entropy)(
-            logits, labels, self._prepared.architecture.vocabulary
+            logits, labels, self._prepared.architecture.shape.vocabulary
         )
         return loss
 

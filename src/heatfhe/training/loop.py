@@ -131,7 +131,7 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
 
 def useless(prepared: Prepared) -> float:
     """A loss per token that no working model has: twice that of guessing every token alike."""
-    return 2.0 * math.log(prepared.architecture.vocabulary)
+    return 2.0 * math.log(prepared.architecture.shape.vocabulary)
 
 
 def _collapse(run: Run, name: str, bad: int) -> str:

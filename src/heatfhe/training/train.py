@@ -22,6 +22,7 @@ from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges import calibrate, refit
 from heatfhe.records import Calibration, Domain, SoftmaxCalibration
 from heatfhe.sites import Prepared
+from heatfhe.stages import Norm
 from heatfhe.training import checkpoint, sharding
 from heatfhe.training.checkpoint import PHASES, Position
 from heatfhe.training.data import Windows
@@ -185,7 +186,7 @@ def fixed_counts(calibration: Calibration, total: int) -> dict[str, int]:
     below the floors' own leaves every count at its floor.
     """
     full = calibration.counts()
-    counts, floors = dict(full), {site.name: site.floor for site in calibration.sites()}
+    counts, floors = dict(full), calibration.floors()
     while sum(calibration.with_counts(counts).iterations().values()) > total:
         free = [name for name in full if counts[name] > floors[name]]
         if not free:
@@ -198,18 +199,20 @@ def fixed_counts(calibration: Calibration, total: int) -> dict[str, int]:
 def _typical_variances(run: Run) -> dict[str, float]:
     """Twice the median variance that enters each norm of the parent: a squeeze prunes rows that stick out of it."""
     prepared = run.prepared
-    seen: dict[str, list[Tensor]] = {place.name: [] for place in prepared.architecture.norms}
-    widths = {f"{place.name}/z": place.width for place in prepared.architecture.norms}
+    seen: dict[str, list[Tensor]] = {f"{norm.name}/z": [] for norm in prepared.architecture.of(Norm)}
+    width = prepared.architecture.shape.width
 
     def tap(name: str, value: Tensor) -> Tensor:
-        if name in widths:
-            seen[name.removesuffix("/z")].append((value / widths[name]).flatten())
+        if name in seen:
+            seen[name].append((value / width).flatten())
         return value
 
     with prepared.tapped(tap):
         for rows in _sequences(run)[:TYPICAL_BATCHES]:
             prepared.logits(rows, mode="exact")
-    return {name: 2.0 * float(torch.cat(parts).median()) for name, parts in seen.items()}
+    return {
+        norm.name: 2.0 * float(torch.cat(seen[f"{norm.name}/z"]).median()) for norm in prepared.architecture.of(Norm)
+    }
 
 
 def _sequences(run: Run) -> list[torch.Tensor]:
@@ -330,12 +333,14 @@ def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
         raise ConfigError(
             f"the windows hold {windows.context} tokens, the recipe's context is {recipe.context}; pack the text to it"
         )
-    if recipe.context > prepared.architecture.context:
-        raise ConfigError(f"the recipe's context {recipe.context} exceeds the model's {prepared.architecture.context}")
-    top = int(windows.rows.max())
-    if top >= prepared.architecture.vocabulary or int(windows.rows.min()) < 0:
+    if recipe.context > prepared.architecture.shape.context:
         raise ConfigError(
-            f"token ids up to {top} do not fit the model's vocabulary of {prepared.architecture.vocabulary}; "
+            f"the recipe's context {recipe.context} exceeds the model's {prepared.architecture.shape.context}"
+        )
+    top = int(windows.rows.max())
+    if top >= prepared.architecture.shape.vocabulary or int(windows.rows.min()) < 0:
+        raise ConfigError(
+            f"token ids up to {top} do not fit the model's vocabulary of {prepared.architecture.shape.vocabulary}; "
             "use its own tokenizer"
         )
 

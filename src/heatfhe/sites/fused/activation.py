@@ -90,7 +90,7 @@ def activate(site: ActivationSite, x: Tensor) -> Tensor:
     guarded = switch.guards and switch.mode == "training"
     guard = site.fitted().fit.bound if guarded else 1e30
     bound = switch.bounds.activation if switch.bounds is not None else 1e30
-    out, pen = _Activate.apply(x.contiguous(), guard, bound, switch.push, FUNCTIONS.index(site.place.function))
+    out, pen = _Activate.apply(x.contiguous(), guard, bound, switch.push, FUNCTIONS.index(site.stage.function))
     if switch.bounds is not None:
         switch.add_term("activation", pen.sum() * (x.shape[-1] / x.numel()))
     result: Tensor = out

@@ -18,6 +18,7 @@ copies of q, k and v, with the solvers outside; 3 this one.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -250,17 +251,19 @@ class _Attend(torch.autograd.Function):
         return joined_bar, d_init, d_refine, None
 
 
-def supports(site: AttentionSite, joined: Tensor) -> bool:
-    """Whether this forward can run here: training with one refinement pass, or exact with range terms."""
-    width = joined.shape[-1] // (3 * site.place.heads)
-    if width not in (16, 32, 64, 128):
+def supports(site: AttentionSite, made: Sequence[Tensor]) -> bool:
+    """Whether this forward can run here: joined projections, one refinement pass in training or exact range terms."""
+    stage = site.stage
+    if len(made) > 1 or stage.shared > 1 or stage.scale is not None:
+        return False
+    if made[0].shape[-1] // (3 * stage.heads) not in (16, 32, 64, 128):
         return False
     if site.switch.mode == "exact":
         return not site.switch.guards and site.switch.bounds is not None  # unbounded: torch's own flash attention
     return site.fitted().fit.delta_2 == 2
 
 
-def attend(site: AttentionSite, joined: Tensor) -> Tensor:
+def attend(site: AttentionSite, made: Sequence[Tensor]) -> Tensor:
     """Attention output (B, T, H D) from the joined projections (B, T, 3 H D), exact or training, with range terms.
 
     Domain  scores clamped to the fitted window while training; the clamp's gradient outside is 2 push excess.
@@ -268,7 +271,7 @@ def attend(site: AttentionSite, joined: Tensor) -> Tensor:
     Depth   none: training only.
     Source  heatfhe.sites.attention, which defines it; flash attention (Dao 2023) for the blocking.
     """
-    switch, name = site.switch, site.place.name
+    (joined,), switch, name = made, site.switch, site.stage.name
     exact = switch.mode == "exact"
     init, refine = (law(switch, site.table, f"{name}/{part}") for part in ("init", "refine"))
     window, lines = (-1e30, 1e30, 0.0), (1e30, 1e30, 0.0, 0.0, 0.0, 0.0)
@@ -284,7 +287,7 @@ def attend(site: AttentionSite, joined: Tensor) -> Tensor:
         lines, schedules = (*guards, *first_line, *second_line), (first, last)
     bounds = switch.bounds
     facts = _Facts(
-        heads=site.place.heads, exact=exact, window=window, lines=lines, push=switch.push, schedules=schedules,
+        heads=site.stage.heads, exact=exact, window=window, lines=lines, push=switch.push, schedules=schedules,
         bounds=(1e30, 1e30) if bounds is None else (bounds.score, bounds.denominator),
     )  # fmt: skip
     out, pen, pen_s = _Attend.apply(joined.to(narrow(joined)).contiguous(), init, refine, facts)

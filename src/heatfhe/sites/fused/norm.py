@@ -160,7 +160,7 @@ class _Facts:
     """Every number of a norm that its kernels take, in their order."""
 
     def __init__(self, site: NormSite, dtype: torch.dtype, states: int) -> None:
-        switch, width = site.switch, site.place.width
+        switch, width = site.switch, site.width
         self.dtype, self.push, self.exact = dtype, switch.push, switch.mode == "exact"
         gain = math.sqrt(width)
         lo, hi = 0.0, 1e30
@@ -177,8 +177,8 @@ class _Facts:
             schedule = fit.denominator.schedule(states - 1)
             line = schedule[0] * fit.denominator.alpha, schedule[0] * fit.denominator.beta
             self.seed = (fit.seed.c, *(gain * v for v in (*n, *a)), *line)
-        bound = switch.variance_bound(site.place.name) if switch.bounds is not None else 1e30
-        self.numbers = width * site.place.eps, lo, hi, bound, gain, 0.5 / (gain * gain), CAP
+        bound = switch.variance_bound(site.stage.name) if switch.bounds is not None else 1e30
+        self.numbers = width * site.stage.eps, lo, hi, bound, gain, 0.5 / (gain * gain), CAP
         self.schedule = on_device(schedule, site.weight.device)
 
 
@@ -190,7 +190,7 @@ def norm(site: NormSite, x: Tensor) -> Tensor:
     Depth   none: training only.
     Source  heatfhe.sites.norm, which defines it.
     """
-    division, newton = (law(site.switch, site.table, f"{site.place.name}/{part}") for part in ("goldschmidt", "newton"))
+    division, newton = (law(site.switch, site.table, f"{site.stage.name}/{part}") for part in ("goldschmidt", "newton"))
     facts = _Facts(site, narrow(x), division.shape[0])
     out, pen = _Norm.apply(x.contiguous(), site.weight, site.bias, division, newton, facts)
     if site.switch.bounds is not None:

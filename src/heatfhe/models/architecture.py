@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file of this room says about a model: its stages, and where their modules and tensors are. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from heatfhe.errors import ConfigError
+from heatfhe.stages import Activation, Attention, Linear, Norm, Shape, Stage, of
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """One model, described: its public size, its stages in order, and where each is in the Hugging Face model.
+
+    ``paths``     the module of every norm, linear, attention and activation, by the stage's name. An attention's module
+                  holds those of the linear stages around it, takes hidden states first and returns (output, weights).
+    ``tensors``   where each tensor that the stages name is in the checkpoint.
+    ``dropouts``  modules inside an attention that drop what the named stage makes: a linear's output, an attention's
+                  probabilities.
+    """
+
+    kind: str
+    shape: Shape
+    stages: tuple[Stage, ...]
+    paths: Mapping[str, str]
+    tensors: Mapping[str, str]
+    dropouts: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            if isinstance(stage, (Norm, Linear, Attention, Activation)) and stage.name not in self.paths:
+                raise ConfigError(f"{stage.name}: the description of {self.kind!r} gives no path of its module")
+            if missing := set(stage.tensors) - set(self.tensors):
+                raise ConfigError(f"{stage.label}: the description of {self.kind!r} does not place {min(missing)!r}")
+
+    def of(self, kind: type[S]) -> tuple[S, ...]:
+        """Stages of one kind, in depth order."""
+        return of(self.stages, kind)
