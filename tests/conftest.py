@@ -14,7 +14,7 @@ if find_spec("hypothesis"):
 
 NEED_TORCH = [
     *("laws/test_laws_1_to_3.py", "laws/test_gpt2_small_wiki.py"),
-    *("cli/test_model_owner.py", "cli/test_model_source.py"),
+    *("cli/test_model_owner.py", "cli/test_model_source.py", "test_new_architecture.py"),
 ]
 collect_ignore = [] if find_spec("torch") else NEED_TORCH
 
