@@ -71,7 +71,7 @@ def main() -> int:
     model = GPT2LMHeadModel.from_pretrained(args.weights, local_files_only=True).eval()
     tokenizer = Tokenizer.from_str(tokenizer_files(args.weights)["tokenizer.json"].decode())
     prepared = prepare(model)
-    context = prepared.architecture.context
+    context = prepared.architecture.shape.context
     began = time.monotonic()
     stream = (w[:-1] for w in windows(args.data / "wiki.finetune.txt.xz", tokenizer, context, args.windows))
     seen = observe(prepared, stream, reporter=ProgressLine(sys.stderr), total=args.windows)

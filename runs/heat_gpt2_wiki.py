@@ -36,7 +36,7 @@ def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> dict[str, f
     """Held-out perplexity of the deployed (or exact) model in float32, of the windows that do not diverge, and how
     many do: those worse than guessing every token alike."""
     loss = window_losses(prepared, rows, 4, mode).nan_to_num(nan=math.inf)
-    fine = loss < math.log(prepared.architecture.vocabulary)
+    fine = loss < math.log(prepared.architecture.shape.vocabulary)
     return {"perplexity": math.exp(loss[fine].mean()), "diverged": int((~fine).sum()), "windows": len(loss)}
 
 

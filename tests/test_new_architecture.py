@@ -7,19 +7,24 @@ a score scale of its own, no positions, and weights stored (out, in). Described,
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from heatfhe.circuit import Circuit
+from heatfhe.client.bundle import Bundle
 from heatfhe.errors import ConfigError
 from heatfhe.lowering import export
 from heatfhe.models import ARCHITECTURES, Architecture, describe, register
 from heatfhe.ranges import calibrate
+from heatfhe.server.program import make_bundle
 from heatfhe.sites import Prepared, prepare, restore
 from heatfhe.stages import (
     Activation,
@@ -179,7 +184,7 @@ def stranger(seed: int) -> tuple[Stranger, Tensor]:
     torch.set_num_threads(1)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Stranger().eval(), torch.randint(0, SHAPE.vocabulary, (8, SHAPE.context))
+        return Stranger().eval(), torch.randint(0, SHAPE.vocabulary, (64, SHAPE.context))
 
 
 @lru_cache(maxsize=4)
@@ -220,6 +225,18 @@ def test_law_1_restored_is_the_original(seed: int) -> None:
         assert torch.equal(model(tokens).logits, before)
     assert [type(m) for m in model.modules()] == kinds
     assert all(torch.equal(model.state_dict()[k], state[k]) for k in state)
+
+
+def test_a_client_carries_the_stream_as_the_circuit_does(tmp_path: Path) -> None:
+    circuit = exported(0)[2]
+    circuit.save(tmp_path / "c")
+    again = Circuit.load(tmp_path / "c")
+    assert (again.stages, again.digest) == (circuit.stages, circuit.digest)
+    data = make_bundle(cast(Any, SimpleNamespace(digest="0" * 64)), again)
+    config = SimpleNamespace(bundle=hashlib.sha256(data).hexdigest(), vocabulary=SHAPE.vocabulary)
+    rows = Bundle.read(data, cast(Any, config)).rows(range(SHAPE.vocabulary))
+    assert np.array_equal(rows, circuit.folded.token)
+    assert np.abs(rows.mean(axis=-1)).max() > 0.1  # so that a mean taken away would show
 
 
 @pytest.mark.parametrize("seed", SEEDS)

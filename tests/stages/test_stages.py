@@ -148,3 +148,11 @@ def test_shared_keys_and_values_are_repeated_by_folding() -> None:
     wanted = attending(whole, lambda s: [s], whole_weights).run([1, 2, 3])
     for found in (attending(whole, share, joined_weights), attending(whole, part, own_weights)):
         np.testing.assert_allclose(found.run([1, 2, 3]), wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["h.0.mlp.2", "a:b", "a/b", "x~", ""])
+def test_names_that_plans_could_not_tell_apart_are_refused(name: str) -> None:
+    circuit = tiny_circuit()
+    stages = [replace(s, name=name) if s.label == "h.0.attn.c_proj" else s for s in circuit.stages]  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="a stage's name"):
+        replace(circuit, stages=tuple(stages))

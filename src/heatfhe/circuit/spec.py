@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from heatfhe.records import Calibration
 from heatfhe.stages import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Shape, Stage, centred
 
 Weights = Mapping[str, NDArray[Any]]
+_NAME = re.compile(
+    r"[A-Za-z0-9_.-]+"
+)  # keys of plans are made of names: their other signs and last numbers have a meaning
 
 
 def check(stages: Sequence[Stage], weights: Weights, shape: Shape, calibration: Calibration) -> None:
@@ -86,3 +90,8 @@ def _check_order(stages: Sequence[Stage], shape: Shape) -> None:
     names = [stage.name for stage in stages if isinstance(stage, (Norm, Linear, Attention, Activation))]
     if len(set(names)) != len(names):
         raise ConfigError("two stages share a name")
+    for name in names:
+        if not _NAME.fullmatch(name) or name.rpartition(".")[2].isdecimal():
+            raise ConfigError(
+                f"{name[:64]!r}: a stage's name has letters, digits, dots, dashes, underscores, and no number last"
+            )

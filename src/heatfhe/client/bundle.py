@@ -21,10 +21,11 @@ _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 @dataclass(frozen=True)
 class Bundle:
-    """Tokenizer files by name, and the token embedding table as the checkpoint has it."""
+    """Tokenizer files by name, the token embedding table as the checkpoint has it, and whether its rows are centred."""
 
     tokenizer: dict[str, bytes]
     table: NDArray[Any]
+    centred: bool = True
 
     @classmethod
     def read(cls, data: bytes, config: ModelConfig) -> Bundle:
@@ -35,6 +36,7 @@ class Bundle:
         fields = Fields(message.body, of="bundle")
         dtype = fields.choice("dtype", tuple(_DTYPES))
         shape = fields.integers("shape", lo=1, hi=1 << 24, longest=2)
+        centred = fields.flag("centred") if "centred" in message.body else True
         fields.done()
         raw = message.blocks.get("embedding", b"")
         if len(shape) != 2 or shape[0] != config.vocabulary:
@@ -42,13 +44,13 @@ class Bundle:
         if len(raw) != shape[0] * shape[1] * np.dtype(_DTYPES[dtype]).itemsize:
             raise WireError("the model's embedding table is cut short")
         files = {n.split("/", 1)[1]: b for n, b in message.blocks.items() if n.startswith("tokenizer/")}
-        return cls(files, np.frombuffer(raw, _DTYPES[dtype]).reshape(shape))
+        return cls(files, np.frombuffer(raw, _DTYPES[dtype]).reshape(shape), centred)
 
     def rows(self, tokens: Sequence[int]) -> NDArray[np.float64]:
-        """Centred embedding rows of tokens, in float64: what the residual stream starts from, without positions."""
+        """Embedding rows of tokens, in float64: what the residual stream starts from, without positions."""
         self.check(tokens)
         rows = self.table[np.asarray(tokens, dtype=np.int64)].astype(np.float64)
-        return np.asarray(rows - rows.mean(axis=-1, keepdims=True))
+        return np.asarray(rows - rows.mean(axis=-1, keepdims=True)) if self.centred else rows
 
     def check(self, tokens: Sequence[int]) -> None:
         """Refuse token ids that the model does not have."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.approx import gumbel_bound
-from heatfhe.circuit import Circuit, Embed
+from heatfhe.circuit import Circuit
 from heatfhe.engine import Decode, key_request, load_engine
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.planning import Plan, key_bytes
@@ -17,6 +17,7 @@ from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.server.work import Tick
+from heatfhe.stages import Embed, centred, of
 from heatfhe.wire import Message, ModelConfig, Price
 
 _DTYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
@@ -95,7 +96,7 @@ def highest_temperature(circuit: Circuit, noise_bound: float, allowed: float | N
 
 def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
     """Tokenizer files and the token embedding table, in the checkpoint's own numbers, as one message."""
-    stage = next(s for s in circuit.stages if isinstance(s, Embed))
+    (stage,) = of(circuit.stages, Embed)
     table = circuit.weights[stage.token]
     if table.dtype.name not in _DTYPES:
         raise ConfigError(
@@ -104,7 +105,9 @@ def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
     little = table.astype(table.dtype.newbyteorder("<"), copy=False)
     blocks = {f"tokenizer/{name}": data for name, data in sorted(circuit.tokenizer.items())}
     blocks["embedding"] = little.tobytes()
-    body = {"dtype": _DTYPES[table.dtype.name], "shape": list(table.shape)}
+    body: dict[str, Any] = {"dtype": _DTYPES[table.dtype.name], "shape": list(table.shape)}
+    if not centred(circuit.stages):
+        body["centred"] = False
     return Message(kind="bundle", plan=plan.digest, body=body, blocks=blocks).pack()
 
 
