@@ -23,6 +23,7 @@ from heatfhe.client.bundle import Bundle
 from heatfhe.errors import ConfigError
 from heatfhe.lowering import export
 from heatfhe.models import ARCHITECTURES, Architecture, describe, register
+from heatfhe.planning import plan
 from heatfhe.ranges import calibrate
 from heatfhe.server.program import make_bundle
 from heatfhe.sites import Prepared, prepare, restore
@@ -40,6 +41,7 @@ from heatfhe.stages import (
     Stage,
     sites,
 )
+from tests.planning.clear_run import clear_params, generate, teacher_forced
 
 KIND = "stranger"
 SHAPE = Shape(layers=2, width=16, heads=4, hidden=24, vocabulary=48, context=16)
@@ -246,3 +248,18 @@ def test_law_2_deployed_is_the_circuit(seed: int) -> None:
     assert worst(prepared.logits(tokens, "float64"), found) < 1e-9
     assert worst(prepared.logits(tokens, "float32"), found) < 1e-4
     assert worst(prepared.logits(tokens, "float64", mode="exact"), found) < 0.05  # and it still is the model
+
+
+@pytest.mark.parametrize("mlp", ["A", "B"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_law_4_the_circuit_is_its_plan_on_the_clear_engine(seed: int, mlp: str) -> None:
+    """Prompt, free running and windows; past the wrap of the cache, whose copies hold four positions."""
+    _, tokens, circuit = exported(seed)
+    made = plan(circuit, clear_params(64), programs=("generate", "prompt", "logits"), mlp=mlp)
+    expected = circuit.generate([3, 1, 4], 8)
+    run = generate(made, circuit, [3, 1, 4], 8)
+    assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots, strict=True)) < 1e-8
+    assert made.packing.t == 4
+    wanted = circuit.run(tokens[:3].numpy())
+    found = teacher_forced(made, circuit, tokens[:3].numpy(), strict=False)
+    assert np.abs(found - wanted).max() < 1e-8 * np.abs(wanted).max()

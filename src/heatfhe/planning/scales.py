@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from heatfhe.circuit import Activation, Attention, Circuit, Norm
+from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
+from heatfhe.stages import Activation, Attention, Gate, Norm
 
 MARGIN = 1.25  # over magnitudes observed on calibration data
 SUM_OF_SQUARES = 512.0  # a round's sum of squares may leave the aim this far: a spread of logits must stay visible
@@ -35,13 +36,15 @@ class NormScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scales:
-    """Factors by which values are carried: a value named v is held as v * factor."""
+    """Factors by which values are carried: a value named v is held as v * factor.
+
+    ``values`` are those that attentions, activations and gates write, and those that gates multiply by.
+    """
 
     aim: float
     residual: float
     norms: Mapping[str, NormScale]
-    attention: Mapping[str, float]
-    activation: Mapping[str, float]
+    values: Mapping[str, float]
     logits: float
 
 
@@ -78,10 +81,24 @@ def scales(circuit: Circuit, window: float, *, tight: bool = False) -> Scales:
         aim=aim,
         residual=residual,
         norms={s.name: _norm(circuit, s, 1.0 if s.reads == first else residual, aim) for s in norms},
-        attention={s.name: aim / magnitude(circuit, s.writes) for s in circuit.stages if isinstance(s, Attention)},
-        activation={s.name: 1.0 / c.activations[s.name].fit.bound for s in circuit.stages if isinstance(s, Activation)},
+        values=_values(circuit, aim),
         logits=logits,
     )
+
+
+def _values(circuit: Circuit, aim: float) -> dict[str, float]:
+    out: dict[str, float] = {}
+    for stage in circuit.stages:
+        if isinstance(stage, Attention):
+            out[stage.writes] = aim / magnitude(circuit, stage.writes)
+        elif isinstance(stage, Activation):
+            out[stage.writes] = 1.0 / circuit.calibration.activations[stage.name].fit.bound
+        elif isinstance(stage, Gate):
+            if stage.reads not in out:
+                raise PlanError(f"{stage.writes}: a gate multiplies an activation by a linear stage, in that order")
+            out[stage.by] = aim / magnitude(circuit, stage.by)
+            out[stage.writes] = out[stage.reads] * out[stage.by]
+    return out
 
 
 def _norm(circuit: Circuit, stage: Norm, carried: float, aim: float) -> NormScale:

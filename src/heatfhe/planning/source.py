@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.circuit import Activation, Attention, Circuit, Head, Linear, Norm
+from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp, Vector
 from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.scales import scales
-from heatfhe.planning.weights import Weight
+from heatfhe.planning.weights import Biased, Unembedding, Weight
+from heatfhe.stages import Activation, Attention, Gate, Head, Linear, Norm, of, readers, writers
 
 
 class PlaintextSource:
@@ -33,7 +33,7 @@ class PlaintextSource:
         tight: bool = False,
     ) -> None:
         self.circuit, self.packing, self.products = circuit, packing, products
-        self.scales = scales(circuit, window, tight=tight)
+        self.scales, self.made = scales(circuit, window, tight=tight), writers(circuit.stages)
         self._terms = lru_cache(maxsize=8)(lambda m: m.weight.terms(self, m))
         self._maps: dict[Weight, LinearMap] = {}
 
@@ -81,37 +81,52 @@ class PlaintextSource:
         """The MLP's variant B."""
         return PeriodicMlp(packing=self.packing, halve=halve)
 
+    def adds(self, weight: Biased) -> bool:
+        """Whether anything is added after a linear map: a bias of its own, or the shift of the norm that it reads."""
+        stage = self._head if isinstance(weight, Unembedding) else self.linear(weight.stage)
+        norm = self.made[stage.reads]
+        return (isinstance(stage, Linear) and stage.bias is not None) or (
+            isinstance(norm, Norm) and norm.bias is not None
+        )
+
     def carried(self, linear: str) -> float:
         """The factor by which the norm that a linear stage reads is carried."""
-        return self._norm_scale(self._linear(linear).reads)
+        return self._norm_scale(self.linear(linear))
 
     @property
     def carried_head(self) -> float:
         """The same of the head."""
-        return self._norm_scale(next(s.reads for s in self.circuit.stages if isinstance(s, Head)))
+        return self._norm_scale(self._head)
 
-    @property
-    def owners(self) -> dict[str, str]:
-        """The attention or activation whose output each linear stage reads."""
-        made = {s.writes: s.name for s in self.circuit.stages if isinstance(s, (Attention, Activation))}
-        return {s.name: made[s.reads] for s in self.circuit.stages if isinstance(s, Linear) and s.reads in made}
+    @cached_property
+    def divisors(self) -> dict[str, float]:
+        """What the output of each linear stage into the hidden layout is divided by; it is folded into the matrix."""
+        fits, out = self.circuit.calibration.activations, {}
+        for stage in self.circuit.stages:
+            if isinstance(stage, Activation):
+                out[self.made[stage.reads].label] = fits[stage.name].fit.bound
+            elif isinstance(stage, Gate):
+                out[self.made[stage.by].label] = 1.0 / self.scales.values[stage.by]
+        return out
 
-    @property
-    def activation_bounds(self) -> dict[str, float]:
-        """Bound of the activation that reads each linear stage's output; it is folded into the matrix."""
-        written = {s.writes: s.name for s in self.circuit.stages if isinstance(s, Linear)}
-        fits = self.circuit.calibration.activations
-        return {written[s.reads]: fits[s.name].fit.bound for s in self.circuit.stages if isinstance(s, Activation)}
+    def attention(self, linear: str) -> Attention:
+        """The attention that a linear stage makes queries, keys or values for."""
+        value = self.linear(linear).writes
+        return next(s for s in readers(self.circuit.stages, value) if isinstance(s, Attention))
 
     def query_scale(self, linear: str) -> float:
-        """2 / (sqrt(head width) * width of the scores): what turns a product of q and k into the softmax's input."""
-        joined = self._linear(linear).writes
-        name = next(s.name for s in self.circuit.stages if isinstance(s, Attention) and s.reads == joined)
-        return 2.0 / (math.sqrt(self.circuit.shape.head_width) * self.circuit.calibration.softmaxes[name].fit.width)
+        """What turns a product of q and k into the softmax's input: the scores' own scale over half their domain."""
+        stage = self.attention(linear)
+        width = self.circuit.calibration.softmaxes[stage.name].fit.width
+        return 2.0 / (stage.divisor(self.circuit.shape.head_width) * width)
 
-    def _linear(self, name: str) -> Linear:
-        return next(s for s in self.circuit.stages if isinstance(s, Linear) and s.name == name)
+    def linear(self, name: str) -> Linear:
+        """A linear stage by name."""
+        return next(s for s in of(self.circuit.stages, Linear) if s.name == name)
 
-    def _norm_scale(self, value: str) -> float:
-        norm = next(s for s in self.circuit.stages if isinstance(s, Norm) and s.writes == value)
-        return self.scales.norms[norm.name].result
+    @property
+    def _head(self) -> Head:
+        return of(self.circuit.stages, Head)[0]
+
+    def _norm_scale(self, reader: Linear | Head) -> float:
+        return self.scales.norms[self.made[reader.reads].label].result

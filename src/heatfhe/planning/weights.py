@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
+from heatfhe.stages import Attention
 
 if TYPE_CHECKING:
     from heatfhe.planning.pack import LinearMap
     from heatfhe.planning.source import PlaintextSource
 
 Real = NDArray[np.float64]
+Third = Literal["q", "k", "v"]
 Term = tuple[Real, NDArray[np.int64], NDArray[np.int64]]
 
 MOST_PARTS = 1 << 16  # ciphertexts of one value
@@ -42,10 +44,10 @@ class _Weight:
 
 @dataclass(frozen=True, slots=True)
 class Projection(_Weight):
-    """The part of an attention's joined matrix that makes its queries, keys or values."""
+    """A linear stage that makes the queries, keys or values of an attention, or its part where all are joined."""
 
     stage: str
-    third: Literal["q", "k", "v"]
+    third: Third
 
     @property
     def key(self) -> str:
@@ -53,24 +55,26 @@ class Projection(_Weight):
 
     def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
         scale = self._scale(s) / s.carried(self.stage)
-        weight = self._third(s, s.circuit.folded.linears[self.stage].weight)
+        weight = self._own(s, s.circuit.folded.linears[self.stage].weight)
         return ((weight * scale, s.packing.residual, s.packing.heads),)
 
     def bias(self, s: PlaintextSource, part: int) -> Real:
-        return placed(self._third(s, s.circuit.folded.linears[self.stage].bias) * self._scale(s), s.packing.heads)
+        return placed(self._own(s, s.circuit.folded.linears[self.stage].bias) * self._scale(s), s.packing.heads)
 
     def _scale(self, s: PlaintextSource) -> float:
         return s.query_scale(self.stage) if self.third == "q" else 1.0
 
-    def _third(self, s: PlaintextSource, joined: Real) -> Real:
+    def _own(self, s: PlaintextSource, columns: Real) -> Real:
+        if not isinstance(s.attention(self.stage).reads, str):
+            return columns
         d = s.circuit.shape.width
         start = "qkv".index(self.third) * d
-        return joined[..., start : start + d]
+        return columns[..., start : start + d]
 
 
 @dataclass(frozen=True, slots=True)
 class Dense(_Weight):
-    """A linear stage: the way into the MLP, the way back, or an attention's output projection.
+    """A linear stage: a way into the MLP, the way back, or an attention's output projection.
 
     ``part`` is the ciphertext of a hidden vector that several hold; ``periodic`` the MLP's variant B.
     """
@@ -85,16 +89,16 @@ class Dense(_Weight):
 
     def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
         p, weight = s.packing, s.circuit.folded.linears[self.stage].weight
-        if self.stage in s.activation_bounds:
-            divisor = s.activation_bounds[self.stage] * s.carried(self.stage)
+        if self.stage in s.divisors:
+            divisor = s.divisors[self.stage] * s.carried(self.stage)
             if not self.periodic:
                 return ((weight * (1.0 / divisor), p.residual, p.hidden(self.part or 0)),)
             mlp, offsets = s.mlp(m.join), (0, p.D // 2) if m.join else (0,)
             return tuple((weight / divisor, mlp.skewed(k), mlp.hidden) for k in offsets)
-        owner = s.owners[self.stage]
-        if owner in s.scales.attention:
-            return ((weight * (s.scales.residual / s.scales.attention[owner]), p.heads, p.residual),)
-        scaled = weight * (s.scales.residual / s.scales.activation[owner])
+        value = s.linear(self.stage).reads
+        scaled = weight * (s.scales.residual / s.scales.values[value])
+        if isinstance(s.made[value], Attention):
+            return ((scaled, p.heads, p.residual),)
         if not self.periodic:
             return ((scaled, p.hidden(self.part or 0), p.residual),)
         mlp = s.mlp(m.half > 0)
@@ -102,18 +106,18 @@ class Dense(_Weight):
 
     def bias(self, s: PlaintextSource, part: int) -> Real:
         bias, p = s.circuit.folded.linears[self.stage].bias, s.packing
-        if self.stage not in s.activation_bounds:
+        if self.stage not in s.divisors:
             return placed(bias * s.scales.residual, p.residual)
         layout = s.mlp(False).hidden if self.periodic else p.hidden(part)
-        return placed(bias / s.activation_bounds[self.stage], layout)
+        return placed(bias / s.divisors[self.stage], layout)
 
     def period(self, s: PlaintextSource) -> int:
-        if self.stage not in s.activation_bounds:
+        if self.stage not in s.divisors:
             return s.packing.D
         return s.packing.F if self.periodic else s.packing.n
 
     def parts(self, s: PlaintextSource) -> int:
-        return s.packing.hidden_parts if self.stage in s.activation_bounds and not self.periodic else 1
+        return s.packing.hidden_parts if self.stage in s.divisors and not self.periodic else 1
 
 
 @dataclass(frozen=True, slots=True)

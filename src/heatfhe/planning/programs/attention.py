@@ -12,37 +12,45 @@ from collections.abc import Callable
 
 from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
-from heatfhe.circuit import Attention
+from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, to_heads
-from heatfhe.planning.plaintexts import Bias, Mask, Public
+from heatfhe.planning.plaintexts import Mask, Public
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.recorder import FREE_TIMES, Traced
-from heatfhe.planning.weights import Projection
+from heatfhe.planning.weights import Projection, Third
+from heatfhe.stages import Attention
+
+THIRDS: tuple[Third, ...] = ("q", "k", "v")
 
 
-def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
+def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
     """Queries, the cache with this token appended, scores, rows, and the values they weigh: zero in half of the copies,
     which the projection fills."""
     r, p, name = b.r, b.p, stage.name
     first = Public.of(Mask.FIRST)
-    with r.scope(f"{name}.c_attn", "linear"):
-        weights = {k: Projection(f"{name}.c_attn", k) for k in ("q", "k", "v")}
+    made = [b.linear(value) for value in stage.inputs]
+    if len({linear.reads for linear in made}) > 1:
+        raise PlanError(f"{name}: queries, keys and values must be made from one value: they share its rotations")
+    x, owners = given[made[0].reads], made * (3 // len(made))
+    with r.scope(made[0].name if len(made) == 1 else name, "linear"):
+        weights = {k: Projection(linear.name, k) for k, linear in zip(THIRDS, owners)}
         products = {k: to_heads(w, p, halve=b.halve) for k, w in weights.items()}
         shared = products["q"]
         turned = r.rotate_many(b.halved(x, shared), shared.babies)
         babies = dict(zip(shared.babies, turned))
         with r.group():
             q = b.real_part(b.diagonals(babies, shared), shared)
-            q = r.sum_over(q, p.Hp, p.t) + Public.of(Bias(weights["q"]))
+            q = b.shifted(r.sum_over(q, p.Hp, p.t), weights["q"])
             q = b.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
-        r.assume(q, b.bound(f"{name}/q") * 2 / score_scale(b, name))
+        window = b.circuit.calibration.softmaxes[name].fit
+        r.assume(q, b.bound(f"{name}/q") * 2 / (stage.divisor(b.circuit.shape.head_width) * window.width))
         both, carried = _keys_and_values(b, babies, products["k"], products["v"])
     with r.scope(name, "cache"):
         limits = {k: b.bound(f"{name}/{k}") for k in "kv"}
         caches = {k: r.input(f"{name}/{k}", period=p.n, bound=limits[k], parts=p.m, refreshable=False) for k in "kv"}
 
         def fresh(part: int) -> Traced:
-            return r.select(both, part) + Public.of(Bias(weights["kv"[part]])) * carried
+            return b.shifted(r.select(both, part), weights[THIRDS[1 + part]], carried)
 
         with r.group():
             moved = r.join(*r.rotate_many(fresh(0), [p.stride * j for j in range(p.m)]))
@@ -57,17 +65,16 @@ def attention(b: Builder, stage: Attention, x: Traced) -> Traced:
             turned = r.rotate_many(q, [p.stride * j for j in range(p.m)])
             scores = r.product_sum([(turned[j], r.select(keys, j)) for j in range(p.m)])
             scores = r.sum_over(scores, p.m * p.stride, p.dh // p.m, period=p.m * p.stride)
-            shift = b.circuit.calibration.softmaxes[name].fit
-            t = scores + Public.of(Mask.CAUSAL) * (-2 * shift.midpoint / shift.width)
+            t = scores + Public.of(Mask.CAUSAL) * (-2 * window.midpoint / window.width)
         r.domain(t, -1.0, 1.0).facts.period = p.m * p.stride
     y, left = softmax(b, name, t)
     with r.scope(name, "attention"), r.group():
         turned = r.rotate_many(y, [p.stride * j for j in range(p.m)])
         out = r.product_sum([(turned[j], r.select(values, j)) for j in range(p.m)])
-        mask = (first if p.t > 1 else Public()) * b.scales.attention[name] / (ROWS * left)
+        mask = (first if p.t > 1 else Public()) * b.scales.values[stage.writes] / (ROWS * left)
         out = b.replicated(r.sum_over(out, p.Hp, p.t), p.Hp, max(1, p.t // 2), mask)
     out.facts.period = p.n
-    return r.assume(out, b.bound(stage.writes) * b.scales.attention[name])
+    return r.assume(out, b.bound(stage.writes) * b.scales.values[stage.writes])
 
 
 def _keys_and_values(b: Builder, babies: dict[int, Traced], k: LinearMap, v: LinearMap) -> tuple[Traced, float]:
@@ -93,11 +100,6 @@ def _keys_and_values(b: Builder, babies: dict[int, Traced], k: LinearMap, v: Lin
             both, carried = r.join(placed(z), placed(y)), 1.0
     both.facts.complex = both.facts.refreshable = False
     return both, carried
-
-
-def score_scale(b: Builder, name: str) -> float:
-    """sqrt(head width) times the width of the scores' domain: the queries carry 2 / this."""
-    return math.sqrt(b.circuit.shape.head_width) * b.circuit.calibration.softmaxes[name].fit.width
 
 
 def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from heatfhe.circuit import Circuit
+from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
-from heatfhe.planning.plaintexts import Diagonal, Public
+from heatfhe.planning.plaintexts import Bias, Diagonal, Public
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.scales import magnitude
 from heatfhe.planning.source import PlaintextSource
+from heatfhe.planning.weights import Biased
+from heatfhe.stages import Linear
 
 ROWS = Public(rows=1.0)
 
@@ -29,13 +32,24 @@ class Builder:
     ) -> None:
         self.circuit, self.p, self.halve, self.tight = circuit, packing, halve, tight
         self.mlp = PeriodicMlp(packing=packing, halve=halve) if mlp == "B" else None
-        source = PlaintextSource(circuit, packing, {}, window, tight=tight)
-        self.scales = source.scales
-        self.r = Recorder(slots=packing.n, rows=packing.context, source=source, contract=contract)
+        self.source = PlaintextSource(circuit, packing, {}, window, tight=tight)
+        self.scales, self.made = self.source.scales, self.source.made
+        self.r = Recorder(slots=packing.n, rows=packing.context, source=self.source, contract=contract)
 
     def bound(self, name: str) -> float:
         """Largest magnitude of a named value."""
         return magnitude(self.circuit, name)
+
+    def linear(self, value: str) -> Linear:
+        """The linear stage that writes a value: attentions, activations, gates and residuals swallow the one before."""
+        stage = self.made[value]
+        if not isinstance(stage, Linear):
+            raise PlanError(f"{stage.label}: {value} should come from a linear stage; no layout of slots is known else")
+        return stage
+
+    def shifted(self, x: Traced, weight: Biased, times: float = 1.0) -> Traced:
+        """x and the bias after a linear map, where there is one."""
+        return x + Public.of(Bias(weight)) * times if self.source.adds(weight) else x
 
     def real_part(self, z: Traced, product: LinearMap) -> Traced:
         """The result of a product with complex plaintexts; 1/2 is in them."""

@@ -6,33 +6,43 @@ from __future__ import annotations
 from dataclasses import replace
 
 from heatfhe.approx import activation as approximate_activation
-from heatfhe.circuit import Activation
 from heatfhe.planning.pack import to_hidden
-from heatfhe.planning.plaintexts import Bias, Mask, Public, Skew
+from heatfhe.planning.plaintexts import Mask, Public, Skew
 from heatfhe.planning.programs.builder import Builder
 from heatfhe.planning.recorder import Traced
 from heatfhe.planning.weights import Dense
+from heatfhe.stages import Activation, Gate
 
 
-def activation(b: Builder, stage: Activation, x: Traced) -> Traced:
+def activation(b: Builder, stage: Activation, given: dict[str, Traced]) -> Traced:
     """The matrix before an activation, its bound folded in, and the activation."""
-    r, p, name = b.r, b.p, f"{stage.name}.c_fc"
-    fit = b.circuit.calibration.activations[stage.name].fit
+    r, fit = b.r, b.circuit.calibration.activations[stage.name].fit
+    u = r.domain(_hidden(b, stage.reads, given), -1.0, 1.0)
+    with r.scope(stage.name, "gelu"):
+        return r.assume(approximate_activation(u, replace(fit, bound=1.0)), b.bound(stage.writes) / fit.bound)
+
+
+def gate(b: Builder, stage: Gate, given: dict[str, Traced]) -> Traced:
+    """The matrix that makes the other factor, and the product."""
+    r, carried = b.r, b.scales.values
+    by = r.assume(_hidden(b, stage.by, given), b.bound(stage.by) * carried[stage.by])
+    with r.scope(b.made[stage.reads].label, "gelu"):
+        return r.assume(given[stage.reads] * by, b.bound(stage.writes) * carried[stage.writes])
+
+
+def _hidden(b: Builder, value: str, given: dict[str, Traced]) -> Traced:
+    """P -> I(hidden), or in variant B skewed P -> P(F): a linear stage into the hidden layout."""
+    r, p, linear = b.r, b.p, b.linear(value)
+    name, x = linear.name, given[linear.reads]
     if b.mlp is not None:
         with r.scope(name, "linear"):
-            u = r.domain(way_in(b, name, x), -1.0, 1.0)
-        with r.scope(stage.name, "gelu"):
-            return r.assume(approximate_activation(u, replace(fit, bound=1.0)), b.bound(stage.writes) / fit.bound)
+            return way_in(b, name, x)
     parts = p.hidden_parts
     products = [to_hidden(Dense(name, k if parts > 1 else None), p, halve=b.halve) for k in range(parts)]
     with r.scope(name, "linear"), r.group():
         z = r.linear(b.halved(x, products[0]), *products, period=p.n)
-        u = r.sum_over(b.real_part(z, products[0]), p.hF, p.n // p.F) + Public.of(Bias(Dense(name)))
-        if p.n > p.F:
-            u = b.replicated(u, p.hF, p.n // p.F, Public.of(Mask.FIRST_HIDDEN))
-    r.domain(u, -1.0, 1.0)
-    with r.scope(stage.name, "gelu"):
-        return r.assume(approximate_activation(u, replace(fit, bound=1.0)), b.bound(stage.writes) / fit.bound)
+        u = b.shifted(r.sum_over(b.real_part(z, products[0]), p.hF, p.n // p.F), Dense(name))
+        return b.replicated(u, p.hF, p.n // p.F, Public.of(Mask.FIRST_HIDDEN)) if p.n > p.F else u
 
 
 def skewed(b: Builder, x: Traced) -> Traced:
@@ -58,7 +68,7 @@ def way_in(b: Builder, name: str, x: Traced) -> Traced:
     product = v.up(weight)
     with r.group():
         z = b.real_part(r.linear(x, product, period=p.n), product)
-        u = r.sum_over(z, p.F, v.regions) + Public.of(Bias(weight))
+        u = b.shifted(r.sum_over(z, p.F, v.regions), weight)
     u.facts.period, u.facts.complex = p.F, False
     return u
 
@@ -72,4 +82,4 @@ def way_back(b: Builder, name: str, hidden: Traced) -> Traced:
         z = b.real_part(r.linear(b.halved(hidden, product), product, period=p.n), product)
         if terms > 1:
             z = b.replicated(r.sum_over(z, stride, terms), p.D, p.t, Public.of(Mask.LOW))
-        return z + Public.of(Bias(Dense(name)))
+        return b.shifted(z, Dense(name))

@@ -9,7 +9,7 @@ from typing import Any
 from heatfhe.approx import ArgmaxSchedule, ChordSeed, cutmax
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import from_vocabulary, to_vocabulary
-from heatfhe.planning.plaintexts import Bias, Mask, Public
+from heatfhe.planning.plaintexts import Mask, Public
 from heatfhe.planning.programs.builder import Builder
 from heatfhe.planning.recorder import Traced
 from heatfhe.planning.weights import Embedding, Unembedding
@@ -38,8 +38,7 @@ def head(b: Builder, x: Traced, *, centred: bool) -> Traced:
                         made += [z + turned, (turned - z).times_i()]
                     else:
                         made.append(b.real_part(z, product))
-            logits = r.join(*made)
-            logits = logits + Public.of(Bias(Unembedding(centred)))
+            logits = b.shifted(r.join(*made), Unembedding(centred))
         logits.facts.period, logits.facts.complex = p.V, False
         return r.assume(logits, b.bound("logits") * scale * (2 if centred else 1))  # a mean is no larger than they are
 

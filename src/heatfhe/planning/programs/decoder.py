@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2's decode of one token as recorded operations: which stages each program runs, and how they join."""
+"""A decoder's token as recorded operations: which stages each program runs, and how they join."""
 
 from __future__ import annotations
 
 from heatfhe.approx import inverse_sqrt, rms_norm
-from heatfhe.circuit import Activation, Attention, Circuit, Head, Linear, Norm, Residual
+from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.pack import Packing, PeriodicMlp, from_heads, from_hidden
-from heatfhe.planning.plaintexts import Bias, Position, Public
+from heatfhe.planning.plaintexts import Position, Public
 from heatfhe.planning.programs.attention import attention
 from heatfhe.planning.programs.builder import Builder
-from heatfhe.planning.programs.mlp import activation, skewed, way_back
+from heatfhe.planning.programs.mlp import activation, gate, skewed, way_back
 from heatfhe.planning.programs.vocabulary import argmax, embedding, head
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
 from heatfhe.planning.weights import Dense
+from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Residual, of, readers
 
 PROGRAMS = ("prompt", "generate", "logits", "sample", "embed")
 MLPS = ("A", "B")
@@ -55,8 +56,9 @@ def record(
 
 def _run(b: Builder, program: str) -> Recorder:
     r, p = b.r, b.p
-    first = b.circuit.stages[0].writes
-    size = 2 * b.bound(first)  # a token alone may exceed token plus position
+    (embed,) = of(b.circuit.stages, Embed)
+    first, positions = embed.writes, embed.position is not None
+    size = b.bound(first) * (2 if positions else 1)  # a token alone may exceed token plus position
     if program == "embed":
         hot = r.input("token", period=p.V, bound=1.0, parts=p.vocabulary_parts)
         r.output("x", r.assume(embedding(b, hot), size))
@@ -64,14 +66,16 @@ def _run(b: Builder, program: str) -> Recorder:
     values: dict[str, Traced] = {}
     with r.scope("x", "embedding"):
         x = r.input("x", period=p.D, bound=size)
-        values[first] = r.assume(x + Public.of(Position()), b.bound(first))
+        values[first] = r.assume(x + Public.of(Position()), b.bound(first)) if positions else x
     for stage in b.circuit.stages[1:]:
         if isinstance(stage, Norm):
             values[stage.writes] = _norm(b, stage, values[stage.reads])
         elif isinstance(stage, Attention):
-            values[stage.writes] = attention(b, stage, values[_source(b, stage.inputs[0])])
+            values[stage.writes] = attention(b, stage, values)
         elif isinstance(stage, Activation):
-            values[stage.writes] = activation(b, stage, values[_source(b, stage.reads)])
+            values[stage.writes] = activation(b, stage, values)
+        elif isinstance(stage, Gate):
+            values[stage.writes] = gate(b, stage, values)
         elif isinstance(stage, Residual):
             values[stage.writes] = _residual(b, stage, values)
         elif isinstance(stage, Head):
@@ -92,11 +96,6 @@ def _run(b: Builder, program: str) -> Recorder:
     r.output("token", hot)
     r.output("next", r.assume(embedding(b, hot), size))
     return r
-
-
-def _source(b: Builder, value: str) -> str:
-    """What the linear stage that writes a value reads: attention and activation swallow the matrix before them."""
-    return next(s.reads for s in b.circuit.stages if isinstance(s, Linear) and s.writes == value)
 
 
 def _norm(b: Builder, stage: Norm, x: Traced) -> Traced:
@@ -121,16 +120,18 @@ def _norm(b: Builder, stage: Norm, x: Traced) -> Traced:
 
 
 def _feeds_mlp(b: Builder, stage: Norm) -> bool:
-    pre = {s.reads for s in b.circuit.stages if isinstance(s, Activation)}
-    return any(isinstance(s, Linear) and s.reads == stage.writes and s.writes in pre for s in b.circuit.stages)
+    into = [s.label in b.source.divisors for s in readers(b.circuit.stages, stage.writes)]
+    if any(into) and not all(into):
+        raise PlanError(f"{stage.name}: the MLP's variant B wants a norm of its own; use variant A")
+    return any(into)
 
 
 def _residual(b: Builder, stage: Residual, values: dict[str, Traced]) -> Traced:
     """The stream plus the projection that closes a branch."""
     r, p = b.r, b.p
-    linear = next(s for s in b.circuit.stages if isinstance(s, Linear) and s.writes == stage.branch)
+    linear = b.linear(stage.branch)
     branch = values[linear.reads]
-    from_attention = any(isinstance(s, Attention) and s.writes == linear.reads for s in b.circuit.stages)
+    from_attention = isinstance(b.made[linear.reads], Attention)
     parts = 1 if from_attention else p.hidden_parts
     with r.scope(linear.name, "linear"):
         if b.mlp is not None and not from_attention:
@@ -160,4 +161,4 @@ def _project(b: Builder, name: str, branch: Traced, parts: int, from_attention: 
             z = r.linear(x, product, period=p.n)
             total = z if total is None else total + z
         assert total is not None
-        return r.sum_over(b.real_part(total, product), p.D, p.t) + Public.of(Bias(Dense(name)))
+        return b.shifted(r.sum_over(b.real_part(total, product), p.D, p.t), Dense(name))
