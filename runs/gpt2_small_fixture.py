@@ -24,7 +24,7 @@ from heatfhe.approx import (
     fit_exponential,
     fit_inverse_sqrt,
 )
-from heatfhe.circuit import Circuit, Shape
+from heatfhe.circuit import Circuit
 from heatfhe.models import gpt2_stages
 from heatfhe.records import (
     ActivationCalibration,
@@ -34,6 +34,7 @@ from heatfhe.records import (
     NormCalibration,
     SoftmaxCalibration,
 )
+from heatfhe.stages import Shape
 
 LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY = 12, 768, 12, 3072, 50257
 HEAT_REFINE = (8, 7, 7, 7, 7, 7, 7, 6, 6, 6, 6, 5)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from heatfhe.circuit import Circuit, Linear, Norm
+from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.lowering import export, tokenizer_files
 from heatfhe.ranges import calibrate
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared, prepare
+from heatfhe.stages import Linear, Norm
 from tests.gpt2_tiny import random_tokens, tiny_gpt2, worst
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from heatfhe.circuit import Shape
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning import LinearMap, Packing
 from heatfhe.planning.pack import (
@@ -24,6 +23,7 @@ from heatfhe.planning.pack import (
     to_vocabulary,
 )
 from heatfhe.planning.weights import Dense
+from heatfhe.stages import Shape
 
 
 @st.composite

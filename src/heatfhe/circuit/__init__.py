@@ -5,35 +5,13 @@ from heatfhe.circuit.circuit import Circuit, Generation
 from heatfhe.circuit.fold import Folded, FoldedLinear
 from heatfhe.circuit.forward import Cache, Tap, embed, forward, one_hot
 from heatfhe.circuit.show import show
-from heatfhe.stages import (
-    Activation,
-    Argmax,
-    Attention,
-    Embed,
-    Head,
-    Linear,
-    Norm,
-    Residual,
-    Shape,
-    Stage,
-)
 
 __all__ = [
-    "Activation",
-    "Argmax",
-    "Attention",
     "Cache",
     "Circuit",
-    "Embed",
     "Folded",
     "FoldedLinear",
     "Generation",
-    "Head",
-    "Linear",
-    "Norm",
-    "Residual",
-    "Shape",
-    "Stage",
     "Tap",
     "embed",
     "forward",

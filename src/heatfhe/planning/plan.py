@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from heatfhe.circuit import Circuit, Shape
+from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.files import json_digest, read_record, write_json
@@ -22,6 +22,7 @@ from heatfhe.planning.program import Program
 from heatfhe.planning.programs import PROGRAMS, record
 from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.weights import Weight
+from heatfhe.stages import Shape
 
 KIND, VERSION = "heatfhe-plan", 1
 

@@ -2,7 +2,6 @@
 """Stages: the one description of a model that every room dispatches on. No torch."""
 
 from heatfhe.stages.graph import centred, layers, of, readers, sites, writers
-from heatfhe.stages.shape import Shape
 from heatfhe.stages.types import (
     Activation,
     Argmax,
@@ -14,6 +13,7 @@ from heatfhe.stages.types import (
     Needs,
     Norm,
     Residual,
+    Shape,
     Stage,
     stage_from_json,
     stage_to_json,

@@ -10,13 +10,37 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, Union, get_args
 
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.records import FamilyName
-from heatfhe.stages.shape import Shape
 
 Sizes = Mapping[str, tuple[int, ...]]
+LARGEST = 1 << 24  # of any size of a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The public size of a model. ``context`` is the longest sequence, prompt and answer together."""
+
+    layers: int
+    width: int
+    heads: int
+    hidden: int
+    vocabulary: int
+    context: int
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not 1 <= getattr(self, name) <= LARGEST:
+                raise ConfigError(f"shape: {name} must lie in [1, {LARGEST}], got {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ConfigError(f"shape: width {self.width} is not a multiple of {self.heads} heads")
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head."""
+        return self.width // self.heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +53,18 @@ class Needs:
 
 
 class _Stage:
-    """What all stages share. ``_values`` and ``_tensors`` list the fields that name values read and tensors used."""
+    """What all stages share. Widths and sizes are names of a Shape's fields, by the stage's field they belong to."""
 
     __slots__ = ()
     families: ClassVar[tuple[FamilyName, ...]] = ()  # of the solvers that iterate in it
-    _values: ClassVar[tuple[str, ...]] = ("reads",)
-    _tensors: ClassVar[tuple[str, ...]] = ()
+    _values: ClassVar[dict[str, str]] = {"reads": "width"}
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {}
+    _width: ClassVar[str] = "width"
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the values it reads."""
-        given = [getattr(self, field) for field in self._values]
-        return tuple(name for value in given for name in ((value,) if isinstance(value, str) else value))
+        return tuple(getattr(self, field) for field in self._values)
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -52,23 +76,29 @@ class _Stage:
         """Its name, or its kind where there is one of it alone."""
         return getattr(self, "name", type(self).__name__.lower())
 
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """What it asks for in a model of this shape, where values of these widths are given and these tensors held."""
+        sizes = {
+            name: tuple(getattr(shape, side) for side in sides)
+            for field, sides in self._tensors.items()
+            if (name := getattr(self, field)) is not None
+        }
+        inputs = tuple(getattr(shape, width) for width in self._values.values())
+        return Needs(inputs, sizes, getattr(shape, self._width))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed(_Stage):
     """Token rows, and position rows added to them where there are any. Written to the residual stream."""
 
-    _values: ClassVar[tuple[str, ...]] = ()
-    _tensors: ClassVar[tuple[str, ...]] = ("token", "position")
+    _values: ClassVar[dict[str, str]] = {}
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {
+        "token": ("vocabulary", "width"),
+        "position": ("context", "width"),
+    }
     writes: str
     token: str
     position: str | None = None
-
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """Tables as long as the vocabulary and the context."""
-        sizes = {self.token: (shape.vocabulary, shape.width)}
-        if self.position is not None:
-            sizes[self.position] = (shape.context, shape.width)
-        return Needs((), sizes, shape.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +109,7 @@ class Norm(_Stage):
     """
 
     families: ClassVar[tuple[FamilyName, ...]] = ("norm_goldschmidt", "norm_newton")
-    _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": ("width",), "bias": ("width",)}
     name: str
     reads: str
     writes: str
@@ -87,10 +117,6 @@ class Norm(_Stage):
     eps: float
     bias: str | None = None
     centred: bool = True
-
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """Everything as wide as the residual stream."""
-        return Needs((shape.width,), dict.fromkeys(self.tensors, (shape.width,)), shape.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +126,7 @@ class Linear(_Stage):
     ``residual`` says that the output is added to the residual stream.
     """
 
-    _tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": (), "bias": ()}
     name: str
     reads: str
     writes: str
@@ -110,7 +136,7 @@ class Linear(_Stage):
     transposed: bool = False
 
     def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """A matrix from what is given to what it holds."""
+        """A matrix from what is given to as many columns as it holds."""
         size = held.get(self.weight, ())
         outer = (size[0] if self.transposed else size[-1]) if size else 0
         sizes = dict.fromkeys(self.tensors, (outer,))
@@ -137,10 +163,15 @@ class Attention(_Stage):
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.shared < 1 or self.shared * self.cached != self.heads:
-            raise ConfigError(f"{self.name}: {self.heads} heads cannot share {self.key_value_heads} keys and values")
+        if self.heads < 1 or self.cached < 1 or self.heads % self.cached:
+            raise ConfigError(f"{self.name}: {self.heads} heads cannot share {self.cached} keys and values")
         if self.scale is not None and not 0.0 < self.scale < math.inf:
             raise ConfigError(f"{self.name}: a scale of scores must be positive and finite, got {self.scale:g}")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the values it reads."""
+        return (self.reads,) if isinstance(self.reads, str) else self.reads
 
     @property
     def cached(self) -> int:
@@ -150,7 +181,7 @@ class Attention(_Stage):
     @property
     def shared(self) -> int:
         """Heads that each key and value serves."""
-        return self.heads // max(1, self.cached)
+        return self.heads // self.cached
 
     def widths(self, head_width: int) -> tuple[int, int, int]:
         """Of queries, keys and values."""
@@ -172,74 +203,58 @@ class Attention(_Stage):
 class Activation(_Stage):
     """A fitted nonlinearity, entry by entry."""
 
+    _values: ClassVar[dict[str, str]] = {"reads": "hidden"}
+    _width: ClassVar[str] = "hidden"
     name: str
     reads: str
     writes: str
     function: str
-
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """As wide as the hidden vector."""
-        return Needs((shape.hidden,), {}, shape.hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate(_Stage):
     """An activated value times another, entry by entry."""
 
-    _values: ClassVar[tuple[str, ...]] = ("reads", "by")
+    _values: ClassVar[dict[str, str]] = {"reads": "hidden", "by": "hidden"}
+    _width: ClassVar[str] = "hidden"
     reads: str
     by: str
     writes: str
-
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """Both as wide as the hidden vector."""
-        return Needs((shape.hidden, shape.hidden), {}, shape.hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual(_Stage):
     """Sum of the stream and a branch."""
 
-    _values: ClassVar[tuple[str, ...]] = ("reads", "branch")
+    _values: ClassVar[dict[str, str]] = {"reads": "width", "branch": "width"}
     reads: str
     branch: str
     writes: str
-
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """Both as wide as the stream."""
-        return Needs((shape.width, shape.width), {}, shape.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head(_Stage):
     """Logits over the vocabulary: x @ weight.T, weight stored (vocabulary, width)."""
 
-    _tensors: ClassVar[tuple[str, ...]] = ("weight",)
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": ("vocabulary", "width")}
+    _width: ClassVar[str] = "vocabulary"
     reads: str
     writes: str
     weight: str
-
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """A row per word."""
-        return Needs((shape.width,), {self.weight: (shape.vocabulary, shape.width)}, shape.vocabulary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argmax(_Stage):
     """Near one-hot of the largest logit."""
 
+    _values: ClassVar[dict[str, str]] = {"reads": "vocabulary"}
+    _width: ClassVar[str] = "vocabulary"
     reads: str
     writes: str
 
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """One number per word."""
-        return Needs((shape.vocabulary,), {}, shape.vocabulary)
-
 
 Stage = Union[Embed, Norm, Linear, Attention, Activation, Gate, Residual, Head, Argmax]
-STAGES: dict[str, type[Any]] = {
-    t.__name__.lower(): t for t in (Embed, Norm, Linear, Attention, Activation, Gate, Residual, Head, Argmax)
-}
+STAGES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Stage)}
 _ALWAYS = "residual"  # files hold it even at its default
 
 

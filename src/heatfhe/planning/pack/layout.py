@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.circuit import Shape
 from heatfhe.errors import ConfigError, PlanError
+from heatfhe.stages import Shape
 
 Index = NDArray[np.int64]
 Real = NDArray[np.float64]
