@@ -8,6 +8,7 @@ a score scale of its own, no positions, and weights stored (out, in). Described,
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +21,10 @@ from torch import Tensor, nn
 
 from heatfhe.circuit import Circuit
 from heatfhe.client.bundle import Bundle
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, PlanError
 from heatfhe.lowering import export
 from heatfhe.models import ARCHITECTURES, Architecture, describe, register
-from heatfhe.planning import plan
+from heatfhe.planning import Plan, plan
 from heatfhe.ranges import calibrate
 from heatfhe.server.program import make_bundle
 from heatfhe.sites import Prepared, prepare, restore
@@ -253,13 +254,40 @@ def test_law_2_deployed_is_the_circuit(seed: int) -> None:
 @pytest.mark.parametrize("mlp", ["A", "B"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_law_4_the_circuit_is_its_plan_on_the_clear_engine(seed: int, mlp: str) -> None:
-    """Prompt, free running and windows; past the wrap of the cache, whose copies hold four positions."""
+    """Prompt, free running and windows, past the wrap of the cache: a copy holds four positions."""
     _, tokens, circuit = exported(seed)
     made = plan(circuit, clear_params(64), programs=("generate", "prompt", "logits"), mlp=mlp)
+    assert made.packing.t == 4
     expected = circuit.generate([3, 1, 4], 8)
     run = generate(made, circuit, [3, 1, 4], 8)
     assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots, strict=True)) < 1e-8
-    assert made.packing.t == 4
-    wanted = circuit.run(tokens[:3].numpy())
-    found = teacher_forced(made, circuit, tokens[:3].numpy(), strict=False)
+    close_to_the_circuit(made, circuit, tokens[:3].numpy())
+
+
+@pytest.mark.parametrize("halve", [True, False])
+def test_law_4_holds_where_several_ciphertexts_hold_the_hidden_vector(halve: bool) -> None:
+    _, tokens, circuit = exported(0)
+    made = plan(circuit, clear_params(16), programs=("logits",), context=4, halve=halve)
+    assert made.packing.hidden_parts == 2
+    close_to_the_circuit(made, circuit, tokens[:3, :4].numpy())
+
+
+def close_to_the_circuit(made: Plan, circuit: Circuit, windows: np.ndarray) -> None:
+    wanted = circuit.run(windows)
+    found = teacher_forced(made, circuit, windows, strict=False)
     assert np.abs(found - wanted).max() < 1e-8 * np.abs(wanted).max()
+
+
+def test_a_plan_of_it_survives_its_file(tmp_path: Path) -> None:
+    made = plan(exported(0)[2], clear_params(64))
+    made.save(tmp_path / "stranger.plan")
+    assert Plan.load(tmp_path / "stranger.plan") == made
+
+
+def test_what_no_layout_is_known_for_is_refused_by_name() -> None:
+    circuit = exported(0)[2]
+    swapped = [replace(s, reads=s.by, by=s.reads) if isinstance(s, Gate) else s for s in circuit.stages]
+    with pytest.raises(
+        PlanError, match="gate: no layout of slots is known for it where it reads linear and activation"
+    ):
+        plan(replace(circuit, stages=tuple(swapped)), clear_params(64))

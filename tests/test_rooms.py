@@ -187,6 +187,21 @@ def test_only_the_client_knows_secrets() -> None:
                 assert room(path) not in ("server", "wire", "engine", "planning", "ckks", "circuit"), f"{where}:{line}"
 
 
+def test_only_its_own_file_knows_the_names_of_an_architecture() -> None:
+    """Everybody else dispatches on stages: a module's name in a string is a door closed to the next architecture."""
+    names = ("c_attn", "c_fc", "c_proj", "attn_dropout", "resid_dropout", "wte", "wpe", "ln_1", "ln_2", "ln_f")
+    for path in FILES:
+        if room(path) == "models":
+            continue
+        tree = ast.parse(path.read_text())
+        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            where = f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+                assert not any(name in node.value for name in names), where
+            assert not (isinstance(node, ast.Attribute) and node.attr in names), where
+
+
 def test_only_the_cli_prints() -> None:
     for path in FILES:
         if room(path) == "cli":

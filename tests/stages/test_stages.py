@@ -150,6 +150,14 @@ def test_shared_keys_and_values_are_repeated_by_folding() -> None:
         np.testing.assert_allclose(found.run([1, 2, 3]), wanted, rtol=1e-12, atol=1e-12)
 
 
+def test_a_branch_that_is_not_said_to_be_one_is_refused() -> None:
+    """It would be written into a centred stream with its mean."""
+    circuit = tiny_circuit()
+    stages = [replace(s, residual=False) if isinstance(s, Linear) else s for s in circuit.stages]
+    with pytest.raises(ConfigError, match=r"h\.0\.attn\.c_proj: residual is False, but the stages say otherwise"):
+        replace(circuit, stages=tuple(stages))
+
+
 @pytest.mark.parametrize("name", ["h.0.mlp.2", "a:b", "a/b", "x~", ""])
 def test_names_that_plans_could_not_tell_apart_are_refused(name: str) -> None:
     circuit = tiny_circuit()

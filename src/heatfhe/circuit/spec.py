@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
 from heatfhe.records import Calibration
-from heatfhe.stages import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Shape, Stage, centred
+from heatfhe.stages import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Residual, Shape, Stage, centred, of
 
 Weights = Mapping[str, NDArray[Any]]
 _NAME = re.compile(
@@ -90,6 +90,10 @@ def _check_order(stages: Sequence[Stage], shape: Shape) -> None:
     names = [stage.name for stage in stages if isinstance(stage, (Norm, Linear, Attention, Activation))]
     if len(set(names)) != len(names):
         raise ConfigError("two stages share a name")
+    branches = {stage.branch for stage in of(stages, Residual)}
+    for linear in of(stages, Linear):
+        if linear.residual != (linear.writes in branches):
+            raise ConfigError(f"{linear.name}: residual is {linear.residual}, but the stages say otherwise")
     for name in names:
         if not _NAME.fullmatch(name) or name.rpartition(".")[2].isdecimal():
             raise ConfigError(

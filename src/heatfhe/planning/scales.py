@@ -94,10 +94,8 @@ def _values(circuit: Circuit, aim: float) -> dict[str, float]:
         elif isinstance(stage, Activation):
             out[stage.writes] = 1.0 / circuit.calibration.activations[stage.name].fit.bound
         elif isinstance(stage, Gate):
-            if stage.reads not in out:
-                raise PlanError(f"{stage.writes}: a gate multiplies an activation by a linear stage, in that order")
             out[stage.by] = aim / magnitude(circuit, stage.by)
-            out[stage.writes] = out[stage.reads] * out[stage.by]
+            out[stage.writes] = out.get(stage.reads, 1.0) * out[stage.by]
     return out
 
 

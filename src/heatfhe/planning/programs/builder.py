@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from heatfhe.circuit import Circuit
-from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
 from heatfhe.planning.plaintexts import Bias, Diagonal, Public
 from heatfhe.planning.recorder import Recorder, Traced
@@ -43,8 +42,7 @@ class Builder:
     def linear(self, value: str) -> Linear:
         """The linear stage that writes a value: attentions, activations, gates and residuals swallow the one before."""
         stage = self.made[value]
-        if not isinstance(stage, Linear):
-            raise PlanError(f"{stage.label}: {value} should come from a linear stage; no layout of slots is known else")
+        assert isinstance(stage, Linear), value
         return stage
 
     def shifted(self, x: Traced, weight: Biased, times: float = 1.0) -> Traced:

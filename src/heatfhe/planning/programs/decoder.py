@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from heatfhe.approx import inverse_sqrt, rms_norm
 from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, PlanError
@@ -15,7 +17,7 @@ from heatfhe.planning.programs.vocabulary import argmax, embedding, head
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
 from heatfhe.planning.weights import Dense
-from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Residual, of, readers
+from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Linear, Norm, Residual, Stage, of, readers, writers
 
 PROGRAMS = ("prompt", "generate", "logits", "sample", "embed")
 MLPS = ("A", "B")
@@ -51,7 +53,36 @@ def record(
     if mlp == "B" and not PeriodicMlp(packing=packing, halve=halve).fits:
         hidden = packing.shape.hidden
         raise PlanError(f"MLP variant B: hidden {hidden} on {packing.n} slots, width {packing.D}; use variant A")
+    _check_layouts(circuit.stages)
     return finish(_run(Builder(circuit, packing, window, halve, contract, mlp, tight), program))
+
+
+# Between which stages a linear one stands, and so which layouts it leads from and to; a residual reads the branch.
+_INTO, _BACK = (Attention, Activation, Gate), (Residual,)
+_PATHS = {Norm: _INTO, Attention: _BACK, Activation: _BACK, Gate: _BACK}
+
+
+def _check_layouts(stages: Sequence[Stage]) -> None:
+    """Raise PlanError, naming the stage, where a value would meet a stage that knows no layout for it."""
+    made, stream = writers(stages), (Embed, Residual)
+    for stage in stages:
+        before = [type(made[value]) for value in stage.inputs]
+        if isinstance(stage, Linear):
+            after = [type(reader) for reader in readers(stages, stage.writes)]
+            fits = bool(after) and all(reader in _PATHS.get(before[0], ()) for reader in after)
+        elif isinstance(stage, (Attention, Activation)):
+            fits = all(kind is Linear for kind in before)
+        else:
+            wanted = {
+                Norm: (stream,),
+                Gate: ((Activation,), (Linear,)),
+                Residual: (stream, (Linear,)),
+                Head: ((Norm,),),
+            }
+            fits = all(kind in kinds for kind, kinds in zip(before, wanted.get(type(stage), ())))
+        if not fits:
+            sources = " and ".join(kind.__name__.lower() for kind in before)
+            raise PlanError(f"{stage.label}: no layout of slots is known for it where it reads {sources}")
 
 
 def _run(b: Builder, program: str) -> Recorder:
