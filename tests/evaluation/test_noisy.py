@@ -10,6 +10,7 @@ import pytest
 
 from heatfhe.evaluation import noise_tap, under_noise
 from heatfhe.evaluation.drift import sample_windows
+from heatfhe.stages import solved
 from tests.tiny import tiny_circuit
 
 CIRCUIT = tiny_circuit(layers=2, width=16, vocabulary=32, context=16)
@@ -41,7 +42,7 @@ def test_wild_noise_is_counted_as_collapse_and_not_as_an_error() -> None:
 
 
 def test_noise_enters_at_solvers_alone() -> None:
-    tap = noise_tap(1.0, np.random.default_rng(0))
+    tap = noise_tap(solved(CIRCUIT.stages), 1.0, np.random.default_rng(0))
     zero = np.zeros((3, 4))
     for name in ("h.0.ln_1/z", "h.0.ln_1/root", "h.1.attn/scores", "h.1.attn/sum", "h.1.attn/inverse", "h.1.mlp/in"):
         assert float(np.abs(tap(name, zero)).min()) > 0
@@ -50,5 +51,5 @@ def test_noise_enters_at_solvers_alone() -> None:
 
 
 def test_noise_has_the_stated_size() -> None:
-    drawn = noise_tap(0.3, np.random.default_rng(1))("h.0.ln_1/z", np.zeros((300, 300)))
+    drawn = noise_tap(solved(CIRCUIT.stages), 0.3, np.random.default_rng(1))("h.0.ln_1/z", np.zeros((300, 300)))
     assert float(drawn.std()) == pytest.approx(0.3, rel=0.02)

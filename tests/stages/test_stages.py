@@ -25,6 +25,7 @@ from heatfhe.stages import (
     layers,
     of,
     readers,
+    solved,
     stage_from_json,
     stage_to_json,
     writers,
@@ -97,6 +98,18 @@ def test_a_list_of_stages_is_a_graph() -> None:
     }  # fmt: skip
     assert writers(stages)["h.0.attn.qkv"].label == "h.0.attn.c_attn"
     assert [s.label for s in readers(stages, "h.0.mid")] == ["h.0.ln_2", "residual"]
+    noisy = (
+        "ln_1/z",
+        "ln_1/root",
+        "attn/scores",
+        "attn/sum",
+        "attn/sum2",
+        "attn/inverse",
+        "ln_2/z",
+        "ln_2/root",
+        "mlp/in",
+    )
+    assert solved(stages) == {f"h.{l}.{name}" for l in range(2) for name in noisy} | {"ln_f/z", "ln_f/root"}
     assert centred(stages)
     bare = tuple(replace(s, centred=False) if isinstance(s, Norm) else s for s in stages)
     assert not centred(bare)

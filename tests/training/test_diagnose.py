@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from heatfhe.evaluation import noisy
 from heatfhe.ranges import calibrate
 from heatfhe.sites import Prepared
-from heatfhe.training import diagnose, first_to_leave, noise_tap
+from heatfhe.stages import solved
+from heatfhe.training import first_to_leave, noise_tap
 from tests.training.short import fresh, windows
 
 TOKENS = torch.from_numpy(windows(count=4).rows[:, :-1])
@@ -64,24 +64,22 @@ def test_values_that_are_not_finite_are_found_without_a_calibration() -> None:
     assert first_to_leave(prepared, TOKENS).startswith("h.1.attn")
 
 
-def test_training_and_evaluation_are_noisy_at_the_same_places() -> None:
-    assert diagnose.NOISY == noisy.NOISY
-
-
 def test_noise_has_the_stated_size_and_depends_on_seed_and_step_alone() -> None:
-    zero = torch.zeros(200, 500)
-    first, same, later, other = (noise_tap(0.1, *at)("h.0.ln_1/z", zero) for at in ((3, 5), (3, 5), (3, 6), (4, 5)))
+    zero, names = torch.zeros(200, 500), solved(fresh().architecture.stages)
+    first, same, later, other = (
+        noise_tap(names, 0.1, *at)("h.0.ln_1/z", zero) for at in ((3, 5), (3, 5), (3, 6), (4, 5))
+    )
     assert torch.equal(first, same)
     assert not torch.equal(first, later)
     assert not torch.equal(first, other)
     assert float(first.std()) == pytest.approx(0.1, rel=0.02)
     assert float(first.mean()) == pytest.approx(0.0, abs=0.002)
-    assert torch.equal(noise_tap(0.1, 3, 5)("h.0.attn.qkv", zero), zero)  # between solvers nothing is refreshed
+    assert torch.equal(noise_tap(names, 0.1, 3, 5)("h.0.attn.qkv", zero), zero)  # nothing between solvers is refreshed
 
 
 def test_noise_enters_at_every_site(prepared: Prepared) -> None:
     seen: set[str] = set()
-    tap = noise_tap(1e-3, 0, 0)
+    tap = noise_tap(solved(prepared.architecture.stages), 1e-3, 0, 0)
 
     def watch(name: str, value: torch.Tensor) -> torch.Tensor:
         out = tap(name, value)

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit, Tap
 from heatfhe.evaluation.fidelity import Fidelity, fidelity
-
-# Inputs and outputs of the solvers: where a bootstrap's error would enter.
-NOISY = ("/z", "/root", "/scores", "/sum", "/sum2", "/inverse", "/in")
+from heatfhe.stages import solved
 
 
-def noise_tap(sigma: float, rng: np.random.Generator) -> Tap:
-    """A tap that adds Gaussian noise of standard deviation sigma at every site's input and output."""
+def noise_tap(names: Set[str], sigma: float, rng: np.random.Generator) -> Tap:
+    """A tap that adds Gaussian noise of standard deviation sigma to the named values (``stages.solved`` has all)."""
 
     def tap(name: str, value: NDArray[np.float64]) -> NDArray[np.float64]:
-        return value + sigma * rng.standard_normal(value.shape) if name.endswith(NOISY) else value
+        return value + sigma * rng.standard_normal(value.shape) if name in names else value
 
     return tap
 
@@ -27,7 +27,7 @@ def under_noise(
 ) -> Fidelity:
     """Teacher-forced logits of windows (W, P + 1) with noise at every site, against the circuit's own clear ones."""
     rng = np.random.default_rng(seed)
-    tap = noise_tap(sigma, rng)
+    tap = noise_tap(solved(circuit.stages), sigma, rng)
     clear, run = [], []
     for start in range(0, len(windows), batch):
         tokens = windows[start : start + batch, :-1]

@@ -10,8 +10,9 @@ the scores therefore serves every choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, Union
 
 import numpy as np
@@ -25,7 +26,7 @@ from heatfhe.errors import ConfigError, DataError, SiteError
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges.argmax import MAX_TEMPERATURE, sampled_rows
 from heatfhe.sites import Mode, Prepared
-from heatfhe.stages import Gate, Linear, centred, readers, writers
+from heatfhe.stages import Activation, Attention, Gate, Linear, Norm, centred, readers, writers
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
@@ -84,23 +85,25 @@ class Observer:
     """A tap that fills an Observation."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self.seen = Observation()
+        self.seen = seen = Observation()
+        takes: dict[str, Callable[[Tensor], None]] = {}
+        for stage in prepared.architecture.stages:
+            values = [*stage.inputs, stage.writes]
+            if isinstance(stage, Norm):
+                takes[f"{stage.name}/z"] = partial(_add, seen.norms, stage.name)
+            elif isinstance(stage, Activation):
+                takes[f"{stage.name}/in"] = partial(_add, seen.activations, stage.name)
+            elif isinstance(stage, Attention):
+                takes[f"{stage.name}/scores"] = partial(self._scores, stage.name)
+                takes[f"{stage.name}/sum2"] = partial(self._squares, stage.name)
+                values += [f"{stage.name}/{part}" for part in ("q", "k", "v")]
+            takes |= {value: partial(self.magnitude, value) for value in values}
+        self._takes = takes
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         """Look at one named value."""
-        owner, _, part = name.partition("/")
-        seen = self.seen
-        if part in ("", "q", "k", "v"):
-            self.magnitude(name, value)
-        elif part == "z":
-            _add(seen.norms, owner, value)
-        elif part == "in":
-            _add(seen.activations, owner, value)
-        elif part == "scores":
-            self._scores(owner, value)
-        elif part == "sum2":
-            length = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)
-            _add(seen.squares, owner, value[..., 0] / length)
+        if name in self._takes:
+            self._takes[name](value)
         return value
 
     def magnitude(self, name: str, value: Tensor) -> None:
@@ -111,6 +114,10 @@ class Observer:
                 name, f"a value of size {largest:g} was seen: the weights, or an earlier site, are not finite"
             )
         self.seen.magnitudes[name] = max(self.seen.magnitudes.get(name, 0.0), largest)
+
+    def _squares(self, owner: str, sums: Tensor) -> None:
+        length = torch.arange(1, sums.shape[-2] + 1, device=sums.device, dtype=sums.dtype)
+        _add(self.seen.squares, owner, sums[..., 0] / length)
 
     def _scores(self, owner: str, scores: Tensor) -> None:
         rows = scores.shape[-2]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages: the one description of a model that every room dispatches on. No torch."""
 
-from heatfhe.stages.graph import centred, layers, of, readers, sites, writers
+from heatfhe.stages.graph import centred, layers, of, readers, sites, solved, writers
 from heatfhe.stages.types import (
     Activation,
     Argmax,
@@ -37,6 +37,7 @@ __all__ = [
     "of",
     "readers",
     "sites",
+    "solved",
     "stage_from_json",
     "stage_to_json",
     "writers",

@@ -56,6 +56,11 @@ def layers(stages: Sequence[Stage]) -> dict[str, int]:
     return out
 
 
+def solved(stages: Sequence[Stage]) -> frozenset[str]:
+    """Names of all values that go into, and come out of, approximations: where a bootstrap's error would enter."""
+    return frozenset(f"{stage.label}/{part}" for stage in stages for part in stage.solved)
+
+
 def sites(stages: Sequence[Stage], max_counts: Mapping[str, int] | None = None) -> tuple[Site, ...]:
     """Every site in depth order; ``max_counts`` raises the largest count of a family (never below its own)."""
     tops = {name: max(f.max_count, (max_counts or {}).get(name, 0)) for name, f in FAMILIES.items()}

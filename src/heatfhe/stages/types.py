@@ -57,6 +57,7 @@ class _Stage:
 
     __slots__ = ()
     families: ClassVar[tuple[FamilyName, ...]] = ()  # of the solvers that iterate in it
+    solved: ClassVar[tuple[str, ...]] = ()  # what goes into its approximations and comes out: taps see name/part
     _values: ClassVar[dict[str, str]] = {"reads": "width"}
     _tensors: ClassVar[dict[str, tuple[str, ...]]] = {}
     _width: ClassVar[str] = "width"
@@ -109,6 +110,7 @@ class Norm(_Stage):
     """
 
     families: ClassVar[tuple[FamilyName, ...]] = ("norm_goldschmidt", "norm_newton")
+    solved: ClassVar[tuple[str, ...]] = ("z", "root")
     _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": ("width",), "bias": ("width",)}
     name: str
     reads: str
@@ -155,6 +157,7 @@ class Attention(_Stage):
     """
 
     families: ClassVar[tuple[FamilyName, ...]] = ("softmax_init", "softmax_refine")
+    solved: ClassVar[tuple[str, ...]] = ("scores", "sum", "sum2", "inverse")
     name: str
     reads: Union[str, tuple[str, str, str]]
     writes: str
@@ -203,6 +206,7 @@ class Attention(_Stage):
 class Activation(_Stage):
     """A fitted nonlinearity, entry by entry."""
 
+    solved: ClassVar[tuple[str, ...]] = ("in",)
     _values: ClassVar[dict[str, str]] = {"reads": "hidden"}
     _width: ClassVar[str] = "hidden"
     name: str

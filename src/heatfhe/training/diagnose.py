@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from heatfhe.sites import Prepared, Tap
-
-# Values that go into, and come out of, the solvers: where a bootstrap's error would enter.
-NOISY = ("/z", "/root", "/scores", "/sum", "/sum2", "/inverse", "/in")
-
 
 # The site that reads a value: what a message names.
 READERS = {"z": "goldschmidt", "root": "newton", "scores": "init", "sum": "init", "sum2": "refine", "inverse": "refine"}
@@ -69,13 +66,13 @@ def _as_compared(part: str, value: Tensor) -> Tensor:
     return value
 
 
-def noise_tap(sigma: float, seed: int, step: int) -> Tap:
-    """A tap that adds Gaussian noise at every solver's input and output; the same for equal (seed, step)."""
+def noise_tap(names: Set[str], sigma: float, seed: int, step: int) -> Tap:
+    """A tap that adds Gaussian noise to values (``stages.solved`` names them); the same for equal (seed, step)."""
     mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])  # torch reads 32 bits of a seed on a CPU
     generators: dict[torch.device, torch.Generator] = {}
 
     def tap(name: str, value: Tensor) -> Tensor:
-        if not name.endswith(NOISY):
+        if name not in names:
             return value
         if value.device not in generators:
             generators[value.device] = torch.Generator(value.device).manual_seed(mixed)

@@ -19,6 +19,7 @@ from torch.optim import AdamW, Optimizer
 from heatfhe.errors import ConfigError, TrainingError
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.sites import Prepared, RangeBounds
+from heatfhe.stages import solved
 from heatfhe.training import checkpoint, sharding
 from heatfhe.training.captured import CapturedStep, usable
 from heatfhe.training.checkpoint import Position
@@ -344,7 +345,8 @@ def _noise(run: Run, phase: Phase) -> AbstractContextManager[None]:
         return nullcontext()
     accelerator = run.accelerator
     step = run.position.micro_steps * accelerator.num_processes + accelerator.process_index
-    return run.prepared.tapped(noise_tap(run.recipe.noise, run.recipe.seed, step))
+    names = solved(run.prepared.architecture.stages)
+    return run.prepared.tapped(noise_tap(names, run.recipe.noise, run.recipe.seed, step))
 
 
 def _synced(run: Run, forward: nn.Module, last: bool) -> Any:
