@@ -2,6 +2,7 @@
 """GPT-2 small under encryption at 128 bits on one GPU, in stages: train a HEAT circuit, then plan, make keys, run it.
 
     python runs/encrypted_gpt2.py train --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out OUT [--share 1.0]
+    python runs/encrypted_gpt2.py calibrate --checkpoint DIR --train TOKENS.npy --out OUT
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--tokens 16] [--prompt 8]
     python runs/encrypted_gpt2.py run --fixture heat --out OUT            # HEAT's published counts, weights all equal
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT --count 0 --trace 6
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 CACHE = 60 << 30  # diagonals stay on the GPU
 CLEAR_CACHE = 8 << 30  # and the clear engine's in memory: making them takes 30 times as long as a position
 CONTEXT = 128
+CALIBRATED = 128  # windows that the parent is calibrated on
 SIGMAS = (1e-7, 2e-7)  # a refresh's noise as measured on a GPU, and as the parameter set states it
 JOBS: dict[str, Any] = {}  # what forked processes find
 
@@ -85,6 +87,27 @@ def train_stage(args: argparse.Namespace) -> None:
     trained = train(prepared, windows, chosen, held_out=held, tensorboard=False)
     journal.write("trained", iterations=trained.iterations, seconds=trained.seconds, validation=trained.validation)
     circuit = export(prepared, trained.calibration, args.out / "circuit", name="gpt2-small-wiki-heat", context=CONTEXT)
+    journal.write("exported", digest=circuit.digest)
+
+
+def calibrate_stage(args: argparse.Namespace) -> None:
+    """The same model as it is, calibrated and exported: what training is compared with."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from heatfhe.lowering import export
+    from heatfhe.ranges import calibrate
+    from heatfhe.sites import prepare
+    from heatfhe.training import cut
+
+    journal = Journal(args.out / "calibrate.jsonl")
+    parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
+    prepared = prepare(parent.to("cuda" if torch.cuda.is_available() else "cpu").eval())
+    rows = cut(np.load(args.train).astype(np.int64), prepared.architecture.shape.context).rows[:CALIBRATED, :-1]
+    calibration = calibrate(prepared, rows)
+    journal.write("calibrated", iterations=calibration.iterations(), windows=len(rows))
+    name = "gpt2-small-wiki-calibrated"
+    circuit = export(prepared, calibration, args.out / "circuit", name=name, context=CONTEXT)
     journal.write("exported", digest=circuit.digest)
 
 
@@ -316,7 +339,8 @@ def noise_job(job: tuple[str, int]) -> tuple[str, dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("train", "run", "clear-noise"))
+    stages = {"train": train_stage, "calibrate": calibrate_stage, "run": run_stage, "clear-noise": noise_stage}
+    parser.add_argument("stage", choices=tuple(stages))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--train", type=Path)
@@ -337,7 +361,7 @@ def main() -> None:
     parser.add_argument("--trace", type=int, default=0, help="positions to compare step by step")
     parser.add_argument("--processes", type=int, default=8, help="of clear-noise")
     args = parser.parse_args()
-    {"train": train_stage, "run": run_stage, "clear-noise": noise_stage}[args.stage](args)
+    stages[args.stage](args)
 
 
 if __name__ == "__main__":
