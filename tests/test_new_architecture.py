@@ -27,7 +27,7 @@ from heatfhe.models import ARCHITECTURES, Architecture, describe, register
 from heatfhe.planning import Plan, plan
 from heatfhe.ranges import calibrate
 from heatfhe.server.program import make_bundle
-from heatfhe.sites import Prepared, prepare, restore
+from heatfhe.sites import Prepared, RangeBounds, prepare, restore
 from heatfhe.stages import (
     Activation,
     Argmax,
@@ -249,6 +249,19 @@ def test_law_2_deployed_is_the_circuit(seed: int) -> None:
     assert worst(prepared.logits(tokens, "float64"), found) < 1e-9
     assert worst(prepared.logits(tokens, "float32"), found) < 1e-4
     assert worst(prepared.logits(tokens, "float64", mode="exact"), found) < 0.05  # and it still is the model
+
+
+def test_it_learns_weights_and_counts() -> None:
+    prepared, tokens, _ = exported(0)
+    prepared.set_mode("training", bounds=RangeBounds(activation=0.1, score=0.1, denominator=0.1, variance=0.1))
+    try:
+        prepared(tokens[:2]).square().mean().add(sum(prepared.range_terms().values())).backward()
+        slopes = {name: float(p.grad.abs().max()) for name, p in prepared.named_parameters() if p.grad is not None}
+        assert slopes.keys() == {name for name, _ in prepared.named_parameters()}
+        assert all(0.0 < slope < 1e6 for slope in slopes.values()), slopes
+    finally:
+        prepared.zero_grad()
+        prepared.set_mode("exact")
 
 
 @pytest.mark.parametrize("mlp", ["A", "B"])

@@ -40,7 +40,8 @@ BESIDE = {
     ("stages", "records"),
     ("training", "lowering"),
 }
-TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "circuit") + (
+TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "models") + (
+    "circuit",
     "planning",
     "ckks",
     "engine",
