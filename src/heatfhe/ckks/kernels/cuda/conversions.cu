@@ -72,7 +72,6 @@ __device__ __forceinline__ void convert(const u32* in, u32* out, const Conversio
                                         const Destination* destinations, const u32* rows, const u32* overflows,
                                         const u32* fixed, i64 in_stride, i64 out_stride, int chunk,
                                         const uint2* primes) {
-  ready();
   const Conversion c = conversions[blockIdx.z % count];
   const size_t polynomial = blockIdx.z / count;
   const int from = blockIdx.y * chunk, to = min(c.count, from + chunk);

@@ -2,7 +2,7 @@
 """Where CUDA kernels run: memory, launches and recordings of one GPU through CuPy. The only module that imports it.
 
 A launch costs the host a few microseconds: arguments are packed into one buffer by the signature read from the source,
-and the driver is called directly. Kernels may be started while the one before still ends, since each waits for it.
+and the driver is called directly.
 """
 
 from __future__ import annotations
@@ -72,24 +72,6 @@ def signature(kernel: str) -> str:
     return every.get(kernel) or every[kernel.rstrip("0123456789")]
 
 
-class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute of the driver: a number, and a value of 64 bytes of which the first four are ours."""
-
-    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
-
-
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig of the driver."""
-
-    _fields_ = [
-        *((name, ctypes.c_uint) for name in ("x", "y", "z", "threads", "threads_y", "threads_z", "shared_bytes")),
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(LaunchAttribute)), ("count", ctypes.c_uint),
-    ]  # fmt: skip
-
-
-OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-
-
 class Device(Protocol):
     """What CudaKernels needs of a device; the tests have one that runs the same sources on a CPU."""
 
@@ -143,7 +125,7 @@ class Device(Protocol):
 class CupyDevice:
     """The current GPU: one stream, sources compiled by NVRTC and kept by CuPy, by architecture and their own hash."""
 
-    def __init__(self, log_n: int, overlap: bool = True) -> None:
+    def __init__(self, log_n: int) -> None:
         try:
             import cupy
         except ModuleNotFoundError as err:
@@ -168,11 +150,8 @@ class CupyDevice:
         self._named = False  # whether operands are named by cells, in what is launched now
         self._functions: dict[tuple[bool, str], tuple[Any, ...]] = {}
         self._held: list[Any] = []
-        self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
-        self._attribute = LaunchAttribute(OVERLAP, 0, 1)
-        attributes = ctypes.pointer(self._attribute)
-        self._config = LaunchConfig(1, 1, 1, 1, 1, 1, 0, self._stream.ptr, attributes, int(overlap))
-        self._told = ctypes.byref(self._config)
+        self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # whole numbers pass as C's int, the rest typed
+        self._queue = ctypes.c_void_p(self._stream.ptr)
         self._pinned, self._turn = cupy.cuda.alloc_pinned_memory(RING), 0
         self._transform: Any = None
 
@@ -260,10 +239,7 @@ class CupyDevice:
     def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int | float) -> None:
         function, pack, buffer, extra = self._functions.get((self._named, kernel)) or self._function(kernel)
         pack(buffer, 0, *args)
-        config = self._config
-        config.x, config.y, config.z = grid
-        config.threads = block
-        failed = self._launch(self._told, function, None, extra)
+        failed = self._launch(function, *grid, block, 1, 1, 0, self._queue, None, extra)
         if failed:
             raise EngineError(f"the GPU refused to start {kernel}: CUDA error {failed}")
 

@@ -42,7 +42,6 @@ constexpr int CHUNK_WORDS = N < CHUNK ? N : CHUNK;
 extern "C" __global__ void __launch_bounds__(64)
 expand(const u64* blocks, u32* out, u32* rejected, int limit, int total, const int* rows, const uint2* primes,
        const uint2* powers) {
-  ready();
   const int index = blockIdx.x * 64 + threadIdx.x;
   if (index >= total) return;
   const int limb = index / CHUNKS, chunk = index % CHUNKS, prime = rows[limb];

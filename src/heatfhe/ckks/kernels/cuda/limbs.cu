@@ -3,7 +3,6 @@
 // polynomials) everywhere; rows[limb] is the prime. Constants of limbs are in Montgomery form.
 
 #define LIMB                                                                                                           \
-  ready();                                                                                                             \
   const int limb = blockIdx.y, s = blockIdx.x * THREADS + threadIdx.x;                                                 \
   const u32 q = primes[rows[limb]].x;                                                                                  \
   const size_t at = ((size_t)blockIdx.z * gridDim.y + limb) * N + s;
@@ -95,7 +94,6 @@ extern "C" __global__ void tensor(const u32* onto, const u32* x0, const u32* y0,
 }
 
 extern "C" __global__ void automorphism(const u32* x, u32* out, u32 element) {
-  ready();
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
   const size_t limb = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N;
   operand(out)[limb + s] = operand(x)[limb + moved(s, element)];
@@ -103,7 +101,6 @@ extern "C" __global__ void automorphism(const u32* x, u32* out, u32 element) {
 
 // between natural order and ours, which is its own inverse
 extern "C" __global__ void reorder(const u32* x, u32* out) {
-  ready();
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
   const size_t limb = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * N;
   operand(out)[limb + s] = operand(x)[limb + reversed(s)];
@@ -111,7 +108,6 @@ extern "C" __global__ void reorder(const u32* x, u32* out) {
 
 // Slots, repeated, at the odd powers of zeta they belong to, with their conjugates; grid (N / 2 / THREADS or 1)
 extern "C" __global__ void place_slots(const double2* slots, double2* points, const int* places, int period) {
-  ready();
   const int j = blockIdx.x * THREADS + threadIdx.x;
   if (j >= N / 2) return;
   const double2 z = slots[j & (period - 1)];
@@ -122,7 +118,6 @@ extern "C" __global__ void place_slots(const double2* slots, double2* points, co
 
 // The integers nearest to scale times the real part of spectrum / twist; scale holds 1/N
 extern "C" __global__ void round_spectrum(const double2* spectrum, const double2* twist, i64* out, double scale) {
-  ready();
   const int s = blockIdx.x * THREADS + threadIdx.x;
   const double2 f = spectrum[s], t = twist[s];
   out[s] = (i64)rint((f.x * t.x + f.y * t.y) * scale);
@@ -130,7 +125,6 @@ extern "C" __global__ void round_spectrum(const double2* spectrum, const double2
 
 // limbs from ``first`` on of polynomials of ``whole`` limbs
 extern "C" __global__ void copy_limbs(const u32* x, u32* out, int first, int whole) {
-  ready();
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
   const size_t from = (size_t)blockIdx.z * whole + first + blockIdx.y, to = (size_t)blockIdx.z * gridDim.y + blockIdx.y;
   operand(out)[to * N + s] = operand(x)[from * N + s];
@@ -139,7 +133,6 @@ extern "C" __global__ void copy_limbs(const u32* x, u32* out, int first, int who
 // The addresses of this play's operands, from the next line of a ring that the host writes into the cells that recorded
 // kernels read; one block of 32 threads, two cells each. turn counts the plays.
 extern "C" __global__ void deliver(const u64* ring, u64* cells, u32* turn, int lines) {
-  ready();
   const u32 line = *turn % lines, cell = 2 * threadIdx.x;
   cells[cell] = ring[line * 64 + cell];
   cells[cell + 1] = ring[line * 64 + cell + 1];

@@ -38,7 +38,6 @@ __device__ __forceinline__ void switch_each(const u32* digits, const u32* polyno
                                             const u32* source, const u32* factors, int present, const u32* elements,
                                             u32* out, i64 out_stride, int extended, const int* rows,
                                             const uint2* primes) {
-  ready();
   digits = operand(digits), polynomial = operand(polynomial), source = operand(source), out = operand(out);
   const int e = blockIdx.y;
   const u32 s = blockIdx.x * THREADS + threadIdx.x;
@@ -68,7 +67,6 @@ __device__ __forceinline__ void switch_sum(const u32* digits, i64 digit_stride, 
                                            int source_limbs, const u32* base, int base_limbs, const u32* factors,
                                            const u32* elements, u32* out, int extended, const int* rows,
                                            const uint2* primes) {
-  ready();
   digits = operand(digits), polynomial = operand(polynomial), source = operand(source);
   base = operand(base), out = operand(out);
   const int e = blockIdx.y;
@@ -133,7 +131,6 @@ SWITCH(8)
 extern "C" __global__ void __launch_bounds__(THREADS)
 raise_limbs(const u32* source, u32* out, const u32* factors, int present, int extended, u32 element, const int* rows,
             const uint2* primes) {
-  ready();
   const int e = blockIdx.y, s = blockIdx.x * THREADS + threadIdx.x;
   const u32 q = primes[rows[e]].x, qi = primes[rows[e]].y;
   u32 y = 0;
@@ -146,7 +143,6 @@ raise_limbs(const u32* source, u32* out, const u32* factors, int present, int ex
 template <int G>
 __device__ __forceinline__ void sums(const u32* values, const u64* plains, const int* order, const int* index,
                                      int count, u32* out, int extended, const int* rows, const uint2* primes) {
-  ready();
   values = operand(values), out = operand(out);
   const int e = blockIdx.y;
   const size_t s = (size_t)e * N + blockIdx.x * THREADS + threadIdx.x, half = (size_t)extended * N;

@@ -93,7 +93,6 @@ extern "C" __global__ void __launch_bounds__(128, 2)
 convert_tensor(const u32* in, u32* out, const Conversion* conversions, int count, const Destination* destinations,
                const double2* fragments, const i64* offsets, const u32* overflows, const u32* fixed, i64 in_stride,
                i64 out_stride, int chunk, const uint2* primes) {
-  ready();
   const int which = blockIdx.z % count;
   const Conversion c = conversions[which];
   const size_t polynomial = blockIdx.z / count;

@@ -77,7 +77,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 ntt_columns(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* primes,
             const u32* heads) {
   __shared__ u32 shared[(M + M / 16 + 1) * COLUMNS];
-  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const u32* head = heads + (size_t)task.prime * (N / 16);
@@ -138,7 +137,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 ntt_rows(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* primes,
          const u32* heads, const u32* tails, const uint2* steps) {
   __shared__ u32 shared[ROWS * 272];
-  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const int t = threadIdx.x & 15, row = blockIdx.x * ROWS + (threadIdx.x >> 4);
@@ -159,7 +157,6 @@ ntt_rows_divide(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 o
                 i64 kept_stride, const uint2* lifts, const u32* elements, const uint2* primes, const u32* heads,
                 const u32* tails, const uint2* steps) {
   __shared__ u32 shared[ROWS * 272];
-  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const int t = threadIdx.x & 15, row = blockIdx.x * ROWS + (threadIdx.x >> 4);
@@ -193,7 +190,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 intt_rows(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* primes,
           const u32* heads, const u32* tails, const uint2* steps) {
   __shared__ u32 all[ROWS * 272];
-  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const int t = threadIdx.x & 15, row = blockIdx.x * ROWS + (threadIdx.x >> 4);
@@ -232,7 +228,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 intt_columns(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const uint2* scales,
              const uint2* primes, const u32* heads) {
   __shared__ u32 shared[(M + M / 16 + 1) * COLUMNS];
-  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const uint2 scale = scales[blockIdx.y];
@@ -266,7 +261,6 @@ intt_columns(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_
 // Signed integers |c| < 2^62 modulo the prime of each limb. grid (N / THREADS, limbs); powers are 2^64 and 2^32 mod q
 extern "C" __global__ void residues(const i64* coefficients, u32* out, const Task* tasks, const uint2* primes,
                                     const uint2* powers) {
-  ready();
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const uint2 power = powers[task.prime];

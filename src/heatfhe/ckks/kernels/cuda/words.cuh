@@ -13,13 +13,6 @@ constexpr int LOGM = LOGN - 8;
 constexpr int M = 1 << LOGM;
 constexpr int THREADS = 256;
 
-// A kernel may be started while the one before it still ends (programmatic dependent launch): each begins with this.
-__device__ __forceinline__ void ready() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 // Where data are. A recorded operation does not know the addresses of its operands: it is given those of cells, made odd,
 // that hold them when it is played (see ``deliver``). Data pointers of every kernel go through here; NAMED compiles the
 // kernels that recordings use, since a pointer that was read takes registers that a parameter does not. The compiler is
