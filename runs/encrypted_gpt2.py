@@ -2,6 +2,7 @@
 """GPT-2 small under encryption at 128 bits on one GPU, in stages: train a HEAT circuit, then plan, make keys, run it.
 
     python runs/encrypted_gpt2.py train --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out OUT [--share 1.0]
+        [--preset heat] [--solver plain]
     python runs/encrypted_gpt2.py calibrate --checkpoint DIR --train TOKENS.npy --out OUT
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--tokens 16] [--prompt 8]
     python runs/encrypted_gpt2.py run --fixture heat --out OUT            # HEAT's published counts, weights all equal
@@ -65,28 +66,29 @@ class Journal:
 
 
 def train_stage(args: argparse.Namespace) -> None:
-    """The recipe of runs/heat_gpt2_wiki.py, its argmax fitted, exported as a circuit."""
+    """The recipe gpt2-small as ``heat train`` runs it, its argmax fitted, exported as a circuit."""
     import torch
-    from heat_gpt2_wiki import wiki
     from transformers import AutoModelForCausalLM
 
     from heatfhe.lowering import export
-    from heatfhe.sites import prepare
+    from heatfhe.sites import prepare, save_prepared
     from heatfhe.training import cut, preset, recipe, train
 
     torch.set_float32_matmul_precision("high")
     journal = Journal(args.out / "train.jsonl")
-    options = argparse.Namespace(
-        lr=5e-5, lowest_lr=None, push=None, margin=None, slack=None, loose_first=None, share=args.share
-    )
-    chosen = preset("heat", wiki(recipe("gpt2-small", "plain"), options))
+    chosen = preset(args.preset, recipe("gpt2-small", args.solver).scaled(args.share))
+    journal.write("recipe", digest=chosen.digest, **chosen.as_json())
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
     prepared = prepare(parent.to("cuda" if torch.cuda.is_available() else "cpu").eval())
     windows, held = (cut(np.load(p).astype(np.int64), chosen.context) for p in (args.train, args.heldout))
     held = replace(held, rows=held.rows[:8])
     trained = train(prepared, windows, chosen, held_out=held, tensorboard=False)
-    journal.write("trained", iterations=trained.iterations, seconds=trained.seconds, validation=trained.validation)
-    circuit = export(prepared, trained.calibration, args.out / "circuit", name="gpt2-small-wiki-heat", context=CONTEXT)
+    shown = ("iterations", "seed_iterations", "seconds", "validation", "deployed", "diverged", "left", "skipped")
+    facts = {name: getattr(trained, name) for name in shown}
+    journal.write("trained", **facts, total=sum(trained.iterations.values()))
+    save_prepared(prepared, args.out / "model")
+    name = f"gpt2-small-wiki-{args.preset}"
+    circuit = export(prepared, trained.calibration, args.out / "circuit", name=name, context=CONTEXT)
     journal.write("exported", digest=circuit.digest)
 
 
@@ -346,6 +348,8 @@ def main() -> None:
     parser.add_argument("--train", type=Path)
     parser.add_argument("--heldout", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the recipe's updates")
+    parser.add_argument("--preset", default="heat", help="heat, control, control-distilled ...")
+    parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
     parser.add_argument("--circuit", type=Path)
     parser.add_argument("--fixture", choices=("heat", "calibrated"))
     parser.add_argument("--prompts", type=Path, help="token ids that prompts are cut from; random ones if not given")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HEAT on a GPT-2-small-shaped model, all three phases of the paper's recipe, beside its control and its calibrations.
+"""HEAT on a GPT-2-small-shaped model, all three phases of the recipe, beside its controls and its calibrations.
 
     python runs/heat_gpt2_wiki.py --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out runs/out/wiki \\
-        [--jobs heat-plain,control,heat-relaxed] [--seconds 560]
+        [--jobs heat-plain,control,control-distilled,heat-relaxed] [--seconds 560]
 
 Token arrays are one-dimensional integers. One GPU; every job prints one JSON line when it ends, and is left out when
-the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint.
+the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint. The recipe is that of
+``heat train``, with nothing changed; --share shortens it for a trial.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import json
 import math
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.sites import Prepared, prepare
-from heatfhe.training import Recipe, cut, preset, recipe, train, window_losses
+from heatfhe.training import cut, preset, recipe, train, window_losses
 
 NEEDS = {"heat": 200, "control": 100}  # seconds a job takes on an H200: it is not begun with less left
 
@@ -38,23 +38,6 @@ def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> dict[str, f
     loss = window_losses(prepared, rows, 4, mode).nan_to_num(nan=math.inf)
     fine = loss < math.log(prepared.architecture.shape.vocabulary)
     return {"perplexity": math.exp(loss[fine].mean()), "diverged": int((~fine).sum()), "windows": len(loss)}
-
-
-def wiki(base: Recipe, args: argparse.Namespace) -> Recipe:
-    """A recipe with its learning rates lowered together (the paper's are too high for this model even with exact
-    nonlinearities), each site's distribution beginning at its own calibrated count, halting logits at 3e-3 instead of
-    2e-3, and the options given."""
-    lr, lowest = args.lr, args.lowest_lr
-    lowest = base.heat.final_lr * lr / base.heat.lr if lowest is None else lowest
-    heat = replace(base.heat, lr=lr, final_lr=lowest, logit_lr=3e-3)
-    last = replace(base.cooldown, lr=lowest, final_lr=lowest)
-    given = {k: v for k in ("push", "margin", "slack", "loose_first") if (v := getattr(args, k)) is not None}
-    if torch.cuda.is_available():
-        given["micro_tokens"] = 32 * base.context
-    made = replace(
-        base, heat=heat, cooldown=last, support="site", checkpoint_every=10**6, validate_batches=1, **given
-    )  # fmt: skip
-    return made if args.share == 1.0 else made.scaled(args.share)
 
 
 def report(name: str, facts: dict, out: Path) -> None:
@@ -73,19 +56,13 @@ def main() -> None:
     parser.add_argument("--jobs", default="calibrated,heat-plain,control,heat-relaxed")
     parser.add_argument("--recipe", default="gpt2-small")
     parser.add_argument("--share", type=float, default=1.0)
-    parser.add_argument("--lr", type=float, default=5e-5, help="the weights' learning rate in phase two")
-    parser.add_argument("--lowest-lr", type=float, help="and at its end (default: lowered with --lr; paper: 3e-5)")
-    parser.add_argument("--push", type=float, help="weight of the guards' push-back (default: the recipe's)")
-    parser.add_argument("--margin", type=float, help="how much wider than seen domains are (default: the recipe's)")
-    parser.add_argument("--slack", type=float, help="how far inside a row's sum is held (default: the recipe's)")
-    parser.add_argument("--loose-first", action="store_true", default=None, help="a relaxed r1 may err by any amount")
     parser.add_argument("--windows", type=int, default=10**6, help="at most so many held-out windows are measured")
     parser.add_argument("--seconds", type=float, default=560.0)
     args = parser.parse_args()
     began = time.time()
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    base = wiki(recipe(args.recipe), args)
+    base = recipe(args.recipe).scaled(args.share)
     args.out.mkdir(parents=True, exist_ok=True)
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).to(device).eval()
     windows = cut(np.load(args.train), base.context)
@@ -94,9 +71,6 @@ def main() -> None:
     card = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": torch.__version__,
-        "lr": args.lr,
-        "margin": base.margin,
-        "slack": base.slack,
     }
 
     for job in args.jobs.split(","):
@@ -125,11 +99,12 @@ def main() -> None:
                         facts[f"{solver} {rule} {tolerance:g}"] = row
         else:
             which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
-            chosen = preset(which, wiki(recipe(args.recipe, solver), args))
+            chosen = preset(which, recipe(args.recipe, solver).scaled(args.share))
             trained = train(
                 prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False
             )
             facts = {
+                "recipe": chosen.as_json(),
                 "iterations": trained.iterations,
                 "total": sum(trained.iterations.values()),
                 "seed": trained.seed_iterations,

@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Floors, from the ground up. A room imports from floors below; beside it only where BESIDE says so.
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("approx", "records", "errors", "files", "progress", "assets", "doors", "stages"), 0),
+    **dict.fromkeys(("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd"), 0),
     **dict.fromkeys(("halting", "models", "sites"), 1),
     **dict.fromkeys(("ranges", "circuit", "ckks"), 2),
     **dict.fromkeys(("training", "lowering", "planning"), 3),
@@ -29,6 +29,7 @@ BESIDE = {
     ("evaluation", "client"),
     ("files", "errors"),
     ("models", "halting"),
+    ("odd", "errors"),
     ("records", "approx"),
     ("records", "errors"),
     ("records", "files"),
@@ -40,8 +41,12 @@ BESIDE = {
     ("stages", "records"),
     ("training", "lowering"),
 }
+<<<<<<< HEAD
 TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "models") + (
     "circuit",
+=======
+TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd", "circuit") + (
+>>>>>>> 1d8f5ad (training: odd windows in every recipe, learned from the parent; gpt2-small is the recipe that was measured; control-distilled)
     "planning",
     "ckks",
     "engine",

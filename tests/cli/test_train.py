@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="heat train needs torch")
@@ -93,6 +94,29 @@ def test_held_out_windows_that_diverge_are_said_with_the_site_and_a_way_out(
     assert "--margin 1.5, into another folder" in words
 
 
+def test_other_text_is_mixed_in_as_odd_windows(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("dog " * 400)
+    own, given = training.train, []
+
+    def watched(prepared: Any, windows: training.Windows, *rest: Any, **options: Any) -> training.Trained:
+        given.append(windows)
+        return own(prepared, windows, *rest, **options)
+
+    monkeypatch.setattr(training, "train", watched)
+    assert main(train(model, tmp_path / "plain")) == 0
+    assert main(train(model, tmp_path / "more", "--also", str(other), "--also-share", "0.25", "--odd", "0")) == 0
+    plain, more = given
+    assert plain.odd is None  # the recipe's own are mixed in by train
+    assert np.array_equal(more.rows[~more.odd], plain.rows)
+    assert 0.2 < more.odd.mean() < 0.3
+    assert 0 < int(np.flatnonzero(more.odd)[0]) < 4
+    assert len(np.unique(more.rows[more.odd])) < 8
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -104,6 +128,11 @@ def test_held_out_windows_that_diverge_are_said_with_the_site_and_a_way_out(
         (["--share", "0"], "share lies in"),
         (["--noise", "-1"], "noise and push must be at least 0"),
         (["--margin", "0.9"], "margin lies in (1, 10], got 0.9"),
+        (["--odd", "0.7"], "odd_share is the share of such windows among all, in [0, 0.5]; got 0.7"),
+        (["--also", "SHORT"], "short.txt holds 2 tokens, a window needs 17"),
+        (["--also", "gone.txt"], "gone.txt: no such text file"),
+        (["--also", "TEXT", "--also-share", "-1"], "--also-share is the share of such windows among all"),
+        (["--micro-tokens", "4"], "micro_tokens 4 holds no whole window of 16"),
         (["--recipe", "default-model"], "context 128 exceeds the model's 16"),
     ],
 )
@@ -112,7 +141,11 @@ def test_wrong_arguments_are_one_good_line(
 ) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("the")
-    places = {"EMPTY": str(tmp_path / "empty.txt"), "SHORT": str(tmp_path / "short.txt")}
+    places = {
+        "EMPTY": str(tmp_path / "empty.txt"),
+        "SHORT": str(tmp_path / "short.txt"),
+        "TEXT": str(model / "text.txt"),
+    }
     assert main([*train(model, tmp_path / "run"), *(places.get(part, part) for part in change)]) == 1
     said = capsys.readouterr().err
     assert words in said

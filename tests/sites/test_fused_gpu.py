@@ -66,6 +66,27 @@ def test_fused_equals_eager_in_float32(mode: str, seed: int, solver: str) -> Non
         assert worst < (1e-2 if name == "halting.logits" else 1e-4), (name, worst)
 
 
+def test_fused_losses_weigh_windows_as_torchs_do() -> None:
+    from heatfhe.training import fused
+    from heatfhe.training.losses import distillation_loss, task_loss
+
+    torch.manual_seed(1)
+    logits, teacher = (3 * torch.randn(3, 7, 5001, device="cuda") for _ in range(2))
+    targets = torch.randint(0, 5001, (3, 7), device="cuda")
+    weights = torch.tensor([1.0, 0.0, 0.5], device="cuda")
+    for quick, plain, wanted in (
+        (fused.cross_entropy, task_loss, targets),
+        (fused.divergence, distillation_loss, teacher),
+    ):
+        own, peer = logits.clone().requires_grad_(), logits.cpu().requires_grad_()
+        left, right = quick(own, wanted, 5001, weights), plain(peer, wanted.cpu(), weights.cpu())
+        left.backward()
+        right.backward()
+        assert float(left) == pytest.approx(float(right), rel=1e-5)
+        assert float((own.grad.cpu() - peer.grad).abs().max() / peer.grad.abs().max()) < 1e-4
+        assert float(own.grad[1].abs().max()) == 0.0
+
+
 @pytest.mark.parametrize("rows", [1, 33])
 def test_fused_losses_equal_torchs(rows: int) -> None:
     from heatfhe.training.losses import distillation_loss, task_loss
@@ -127,6 +148,48 @@ def test_a_captured_update_has_the_gradient_of_a_plain_one(solver: str) -> None:
     for name, value in found[0].items():
         worst = float((found[1][name] - value).abs().max() / (value.abs().max() + 1e-12))
         assert worst < (1e-2 if name == "halting.logits" else 1e-3), (name, worst)
+
+
+def test_a_captured_update_with_odd_windows_has_the_gradient_of_a_plain_one() -> None:
+    """Replays with other marks, and without any between them: what is copied in counts, not what was captured."""
+    from heatfhe.halting import BackOff
+    from heatfhe.training.captured import CapturedStep
+    from heatfhe.training.loop import configure, make_optimizer
+    from heatfhe.training.losses import losses, prior
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    recipe = _recipe("plain")
+    teacher = _model(5, "plain")[0].model
+    prepared, tokens = _model(2, "plain")
+    tokens = tokens[:, :129]
+    configure(prepared, recipe.heat, recipe)
+    targets = BackOff.start(prepared.sites)
+    optimizer = make_optimizer(prepared, recipe.heat, recipe)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        group["weight_decay"] = 0.0
+    step = CapturedStep(prepared, teacher, recipe.heat, tokens, share=1.0, narrow=False, mixed=True)
+    step.pull(prior(prepared, recipe, targets, 7), 0.5)
+    tasks = []
+    for marks in ([1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 1], [1, 0, 0]):
+        odd = torch.tensor(marks, dtype=torch.bool)
+        mean, finite, _ = step.update([tokens], optimizer, 1e9, [odd])
+        assert finite
+        own = {n: p.grad.clone() for n, p in prepared.named_parameters() if p.grad is not None}
+        terms = losses(prepared, prepared, teacher, tokens, recipe.heat, recipe, targets, 7, odd=odd)
+        wanted = dict(
+            zip(
+                own,
+                torch.autograd.grad(terms.total(recipe.heat, 0.5), [dict(prepared.named_parameters())[n] for n in own]),
+            )
+        )
+        assert mean["task"] == pytest.approx(float(terms.task), rel=1e-4)
+        tasks.append(mean["task"])
+        for name, value in wanted.items():
+            worst = float((own[name] - value).abs().max() / (value.abs().max() + 1e-12))
+            assert worst < (1e-2 if name == "halting.logits" else 1e-3), (marks, name, worst)
+    assert len({round(t, 3) for t in tasks[:4]}) == 4
+    assert tasks[4] == pytest.approx(tasks[0], rel=1e-6)
 
 
 def test_a_captured_update_with_a_nan_changes_nothing() -> None:

@@ -128,3 +128,25 @@ def test_seeds_and_cycles_differ() -> None:
     windows = cut(np.arange(4 * 64 + 1), 4)
     assert not torch.equal(windows.batch(0, 0, 64), windows.batch(1, 0, 64))
     assert not torch.equal(windows.batch(0, 0, 64), windows.batch(0, 64, 64))
+
+
+def test_windows_mixed_in_keep_their_mark_through_batches_and_splits() -> None:
+    windows = cut(np.arange(4 * 30 + 1), 4)
+    other = np.full((6, 5), 999)
+    mixed = windows.mixed(other).mixed(other[:2] + 1)
+    assert mixed.odd is not None
+    assert (len(mixed.rows), int(mixed.odd.sum())) == (38, 8)
+    assert np.array_equal(mixed.odd, mixed.rows[:, 0] >= 999)
+    assert np.array_equal(mixed.rows[~mixed.odd], windows.rows)
+    rows, odd = mixed.marked_batch(3, 5, 50)
+    assert torch.equal(rows, mixed.batch(3, 5, 50))
+    assert torch.equal(odd, rows[:, 0] >= 999)
+    assert not windows.marked_batch(3, 5, 50)[1].any()
+    first, last = mixed.split(10)
+    for part in (first, last):
+        assert np.array_equal(part.odd, part.rows[:, 0] >= 999)
+    assert windows.mixed(other[:0]) is windows
+    with pytest.raises(DataError, match="only windows of 5 tokens can be mixed in"):
+        windows.mixed(other[:, :4])
+    with pytest.raises(DataError, match="odd marks each of 30 windows"):
+        Windows(windows.rows, np.zeros(29, np.bool_))

@@ -82,3 +82,35 @@ def test_distilling_needs_the_teacher_alone(prepared: Prepared) -> None:
     twin = fresh()  # the same weights: nothing to learn yet
     terms = losses(prepared, prepared, twin.model, rows, RECIPE.squeeze, RECIPE, None, 0)
     assert float(terms.task) == pytest.approx(0.0, abs=1e-6)
+
+
+@torch.no_grad()
+def test_odd_windows_learn_the_teacher_and_the_others_the_text(prepared: Prepared) -> None:
+    """Window by window: the mean of the text's losses and, for odd windows, of the divergences from the teacher."""
+    rows = torch.from_numpy(windows(count=4).rows)
+    teacher = fresh(seed=2).model
+    configure(prepared, RECIPE.cooldown, RECIPE)
+    logits, wanted = prepared(rows[:, :-1]), teacher(input_ids=rows[:, :-1]).logits
+    text = [float(task_loss(logits[i : i + 1], rows[i : i + 1, 1:])) for i in range(4)]
+    taught = [float(distillation_loss(logits[i : i + 1], wanted[i : i + 1])) for i in range(4)]
+    for marks in ([0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1]):
+        odd = torch.tensor(marks, dtype=torch.bool)
+        found = losses(prepared, prepared, teacher, rows, RECIPE.cooldown, RECIPE, None, 0, odd=odd)
+        assert float(found.task) == pytest.approx(sum((text, taught)[m][i] for i, m in enumerate(marks)) / 4, rel=1e-5)
+        weighted = task_loss(logits, rows[:, 1:], (~odd).float()) + distillation_loss(logits, wanted, odd.float())
+        assert float(weighted) == pytest.approx(float(found.task), rel=1e-5)  # as a captured step writes it
+        alone = losses(prepared, prepared, None, rows, RECIPE.cooldown, RECIPE, None, 0, odd=odd)
+        assert float(alone.task) == pytest.approx(
+            sum(t for t, m in zip(text, marks, strict=True) if not m) / 4, abs=1e-6
+        )
+    assert abs(text[0] - taught[0]) > 0.1  # they are different things
+
+
+@torch.no_grad()
+def test_a_distilling_phase_distils_every_window(prepared: Prepared) -> None:
+    rows = torch.from_numpy(windows(count=4).rows)
+    teacher = fresh(seed=2).model
+    configure(prepared, RECIPE.squeeze, RECIPE)
+    arguments = (prepared, prepared, teacher, rows, RECIPE.squeeze, RECIPE, None, 0)
+    odd = torch.tensor([False, True, False, False])
+    assert float(losses(*arguments, odd=odd).task) == float(losses(*arguments).task)

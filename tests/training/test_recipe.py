@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError
+from heatfhe.files import json_digest
 from heatfhe.training import PRESETS, RECIPES, Phase, Recipe, preset, recipe
 
 PHASE: dict[str, Any] = {"updates": 1, "tokens_per_update": 1024, "lr": 1e-4, "final_lr": 1e-4}
@@ -74,6 +75,11 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"tolerance": 2.0}, "tolerance lies in"),
         ({"margin": 1.0}, "margin lies in"),
         ({"slack": 0.5}, "slack lies in"),
+        ({"odd_share": -0.01}, r"odd_share is the share of such windows among all, in \[0, 0.5\]; got -0.01"),
+        ({"odd_share": 0.51}, "got 0.51"),
+        ({"odd_share": float("nan")}, "got nan"),
+        ({"odd_kinds": ("random", "rude")}, "'rude' is no kind of them; have: random, shuffled, repeated, replaced"),
+        ({"odd_kinds": ()}, "an empty list is no kind"),
         ({"solver": "quick"}, "plain, relaxed"),
         ({"counts": "guessed"}, "learned, calibrated, fixed"),
         ({"precision": "int8"}, "bf16, float32"),
@@ -100,7 +106,7 @@ def test_json_that_is_no_recipe_is_refused() -> None:
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="gpt2-small, default-model, tiny"):
         recipe("large")
-    with pytest.raises(ConfigError, match="heat, squeezed, depth-only, fixed-counts, control, noisy"):
+    with pytest.raises(ConfigError, match="fixed-counts, control, control-distilled, noisy"):
         preset("luck", recipe("tiny"))
 
 
@@ -121,9 +127,26 @@ def test_prior_and_ramp() -> None:
     assert r.lambda_iter(499) == r.lambda_iter(3000) == pytest.approx(0.6)
 
 
-def test_the_recipe_for_gpt2_small_is_the_papers_with_wider_domains() -> None:
+def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
+    ours = {
+        "heat.lr": 5e-5, "heat.final_lr": 6e-6, "heat.logit_lr": 3e-3, "cooldown.lr": 6e-6, "cooldown.final_lr": 6e-6,
+        "support": "site", "margin": 1.3, "slack": 2.0,
+        "micro_tokens": 32768, "validate_batches": 1, "checkpoint_every": 1000,
+    }  # fmt: skip
     for solver, more in (("plain", {}), ("relaxed", {"solver": "relaxed", "least_init": 2})):
-        assert _changes(Recipe(), recipe("gpt2-small", solver)) == {"margin": 1.3, "slack": 2.0, **more}
+        assert _changes(Recipe(), recipe("gpt2-small", solver)) == {**ours, **more}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) -> None:
+    made = recipe(name)
+    assert (made.odd_share, made.odd_kinds) == (0.04, ("random", "shuffled", "repeated", "replaced"))
+    before = made.as_json()
+    del before["odd_share"], before["odd_kinds"]
+    old = Recipe.from_json(json.loads(json.dumps(before)))
+    assert old == replace(made, odd_share=0.0)
+    assert old.digest == json_digest(before)  # a checkpoint of that time still knows its recipe
+    assert old.digest != made.digest
 
 
 def test_presets_change_one_thing() -> None:
@@ -137,6 +160,7 @@ def test_presets_change_one_thing() -> None:
     }  # fmt: skip
     assert changed["noisy"] == {"noise": 1.7e-4}
     control = preset("control", base)
+    assert _changes(control, preset("control-distilled", base)) == {"squeeze.distil": True}
     assert all(p.halting == "none" and p.lambda_range == 0 and not p.distil for p in control.phases.values())
     assert [p.updates * p.tokens_per_update for p in control.phases.values()] == [
         p.updates * p.tokens_per_update for p in base.phases.values()

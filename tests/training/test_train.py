@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -16,9 +17,9 @@ import torch
 from heatfhe.errors import ConfigError, TrainingError
 from heatfhe.lowering import export
 from heatfhe.sites import Prepared, load_prepared, prepare, save_prepared
-from heatfhe.training import Trained, cut, loop, preset, read_log, recipe, train
+from heatfhe.training import Trained, Windows, cut, loop, preset, read_log, recipe, train
 from heatfhe.training.losses import Terms
-from heatfhe.training.train import fixed_counts, merge
+from heatfhe.training.train import _digest, fixed_counts, merge, with_odd
 from tests.gpt2_tiny import tiny_gpt2, worst
 from tests.training.short import CONTEXT, fresh, go, same_weights, short, windows
 
@@ -178,9 +179,9 @@ def test_accumulation_changes_nothing_but_rounding(tmp_path: Path) -> None:
 def test_non_finite_batches_are_counted_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = loop.losses, []
 
-    def poisoned(*args: Any) -> Terms:
+    def poisoned(*args: Any, **options: Any) -> Terms:
         calls.append(1)
-        terms = real(*args)
+        terms = real(*args, **options)
         return replace(terms, task=terms.task * math.nan) if len(calls) in (3, 4) else terms
 
     monkeypatch.setattr(loop, "losses", poisoned)
@@ -329,3 +330,43 @@ def test_slack_holds_a_rows_sum_further_inside(whole: Run) -> None:
         prepared.set_mode("deployed")
     assert held[0] == free[0]
     assert torch.equal(held[1:], middle[1:])
+
+
+def test_odd_windows_widen_the_calibration_and_teach_every_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in five windows: calibration and phases see their share, and the control learns from its parent on them."""
+    seen: dict[str, list[float]] = {}
+    own = loop.losses
+
+    def watched(*arguments: Any, odd: torch.Tensor) -> Terms:
+        _, _, teacher, rows, phase = arguments[:5]
+        assert teacher is not None
+        assert torch.equal(odd, torch.tensor([tuple(row) not in text for row in rows.tolist()]))
+        seen.setdefault(phase.halting, []).extend(odd.float().tolist())
+        return own(*arguments, odd=odd)
+
+    monkeypatch.setattr(loop, "losses", watched)
+    text = {tuple(row) for row in windows().rows.tolist()}
+    half = short(odd_share=0.2, calibration_windows=10)
+    trained = go(fresh(), half)
+    for kind, wanted in (("none", 2 * 8), ("soft", 4 * 8), ("hard", 2 * 8)):
+        assert len(seen[kind]) == wanted
+        assert 0 < np.mean(seen[kind]) < 0.45
+    seen.clear()
+    go(fresh(), preset("control", half))
+    assert 0 < np.mean(seen["none"]) < 0.45
+    mixed = with_odd(windows().split(8)[0], half, 48)
+    assert mixed.odd is not None
+    assert int(mixed.odd[:10].sum()) == 2  # what a calibration on ten windows sees
+    monkeypatch.undo()
+    plain = go(fresh(), short(odd_share=0.0, calibration_windows=10))
+    assert any(
+        c.observed.hi != plain.calibration.norms[name].observed.hi for name, c in trained.calibration.norms.items()
+    )
+
+
+def test_without_odd_windows_a_run_is_what_it_was() -> None:
+    """Text alone is not mixed, and has the digest of a checkpoint from before."""
+    text = windows()
+    assert with_odd(text, short(odd_share=0.0), 48) is text
+    assert _digest(text) == hashlib.sha256(text.rows.tobytes()).hexdigest()
+    assert _digest(text.mixed(text.rows[:2])) != _digest(Windows(text.mixed(text.rows[:2]).rows))

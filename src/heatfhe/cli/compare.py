@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--presets",
         default="heat,squeezed,depth-only,fixed-counts,control",
-        help="those to train, of these and noisy (heat under refresh noise); NAME:relaxed for the relaxed solver",
+        help="those to train, of these, control-distilled and noisy (heat under refresh noise); NAME:relaxed for the "
+        "relaxed solver",
     )
     parser.add_argument("--seeds", default="0", help="one training run each (default 0)")
     parser.add_argument(

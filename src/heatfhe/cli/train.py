@@ -12,6 +12,7 @@ from typing import Any
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import add_model, load_encoder, load_model, load_text, model_folder
 from heatfhe.errors import ConfigError
+from heatfhe.odd import beside, some_of
 
 HELP = """Fine-tune a model with HEAT (or an ablation of it) and export the circuit.
 
@@ -19,6 +20,7 @@ The run folder holds log.jsonl, checkpoint/ (start the same command again to go 
 heat.json), and circuit/ at the end."""
 EXAMPLES = """  heat train default -o out/heat
   heat train my-gpt2 --text corpus.txt --recipe gpt2-small -o out/heat
+  heat train my-gpt2 --text corpus.txt --also code.txt --also letters.txt -o out/heat
   heat train default --preset depth-only -o out/depth-only
   torchrun --nproc-per-node 2 -m heatfhe.cli train default -o out/heat
 """
@@ -32,10 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
     )
     parser.add_argument("--recipe", default=None, help="default-model, gpt2-small or tiny (default: by the model)")
-    parser.add_argument("--preset", default="heat", help="heat, squeezed, depth-only, fixed-counts, control or noisy")
+    parser.add_argument(
+        "--preset",
+        default="heat",
+        help="heat, squeezed, depth-only, fixed-counts, control, control-distilled or noisy",
+    )
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
     parser.add_argument("--margin", type=float, help="how much wider than seen domains are (default: the recipe's)")
+    parser.add_argument(
+        "--also", action="append", default=[], metavar="TEXT",
+        help="other text the circuit must hold on, as --text; taught by the model's own predictions (repeatable)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--also-share", type=float, default=0.04, help="of the windows for each --also, at most (default 0.04)"
+    )
+    parser.add_argument("--odd", type=float, metavar="SHARE", help="of odd windows, 0 to 0.5 (default: the recipe's)")
+    parser.add_argument("--micro-tokens", type=int, help="tokens of one forward pass; lower it if memory runs out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
     parser.add_argument("--shard", action="store_true", help="under torchrun: split the weights over processes (FSDP)")
@@ -53,15 +68,16 @@ def run(args: argparse.Namespace, console: Console) -> int:
     folder = model_folder(args.model)
     chosen = recipe(args.recipe or ("default-model" if args.model == "default" else "gpt2-small"), args.solver)
     chosen = replace(preset(args.preset, chosen), seed=args.seed)
-    if args.noise is not None:
-        chosen = replace(chosen, noise=args.noise)
-    if args.margin is not None:
-        chosen = replace(chosen, margin=args.margin)
+    given = {"noise": args.noise, "margin": args.margin, "odd_share": args.odd, "micro_tokens": args.micro_tokens}
+    chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
     if args.share != 1.0:
         chosen = chosen.scaled(args.share)
     encode, end = load_encoder(folder)
     windows = load_text(args.text, args.model, encode, chosen.context, end)
     training, held_out = windows.split(min(args.held_out, max(1, len(windows.rows) // 10)))
+    for text in args.also:
+        other = load_text(text, args.model, encode, chosen.context, end)
+        training = training.mixed(some_of(other.rows, beside(args.also_share, len(windows.rows), "--also-share")))
     model = load_model(folder)
     if args.out.exists() and not args.out.is_dir():
         raise ConfigError(f"{args.out}: is a file; give a folder for the run")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heatfhe.errors import DataError, MissingExtraError
+from heatfhe.odd import spread
 
 END = "<|endoftext|>"
 Encode = Callable[[str], Sequence[int]]
@@ -87,13 +88,20 @@ def _dataset_documents(name: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of context + 1 tokens (inputs and their targets), each a row."""
+    """Windows of context + 1 tokens (inputs and their targets), each a row.
+
+    ``odd`` marks windows that are there for the ranges they reach: their own next tokens are not worth learning, the
+    parent's predictions on them are.
+    """
 
     rows: NDArray[np.int64]
+    odd: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.shape[0] < 1 or self.rows.shape[1] < 3:
             raise DataError(f"windows need shape (count >= 1, context + 1 >= 3), got {self.rows.shape}")
+        if self.odd is not None and (self.odd.dtype != np.bool_ or self.odd.shape != self.rows.shape[:1]):
+            raise DataError(f"odd marks each of {len(self.rows)} windows, got {self.odd.dtype} of {self.odd.shape}")
 
     @property
     def context(self) -> int:
@@ -102,19 +110,40 @@ class Windows:
 
     def batch(self, seed: int, first: int, size: int) -> Tensor:
         """``size`` windows from the ``first`` on, in an endless run of reshuffled passes over the data."""
+        return self.marked_batch(seed, first, size)[0]
+
+    def marked_batch(self, seed: int, first: int, size: int) -> tuple[Tensor, Tensor]:
+        """The same windows, and which of them are odd."""
         count = self.rows.shape[0]
         picked: list[int] = []
         while len(picked) < size:
             cycle, offset = divmod(first + len(picked), count)
             order = np.random.default_rng([seed, cycle]).permutation(count)
             picked += order[offset : offset + size - len(picked)].tolist()
-        return torch.from_numpy(self.rows[picked])
+        odd = np.zeros(size, dtype=np.bool_) if self.odd is None else self.odd[picked]
+        return torch.from_numpy(self.rows[picked]), torch.from_numpy(odd)
 
     def split(self, held_out: int) -> tuple[Windows, Windows]:
         """The last ``held_out`` windows apart from the rest."""
         if not 0 < held_out < self.rows.shape[0]:
             raise DataError(f"cannot hold out {held_out} of {self.rows.shape[0]} windows; give more text")
-        return Windows(self.rows[:-held_out]), Windows(self.rows[-held_out:])
+        first, last = slice(None, -held_out), slice(-held_out, None)
+        odd = self.odd
+        return (
+            Windows(self.rows[first], None if odd is None else odd[first]),
+            Windows(self.rows[last], None if odd is None else odd[last]),
+        )
+
+    def mixed(self, rows: NDArray[np.int64]) -> Windows:
+        """These windows with others spread evenly among them, which are marked as odd."""
+        if rows.ndim != 2 or rows.shape[1] != self.rows.shape[1]:
+            raise DataError(f"only windows of {self.rows.shape[1]} tokens can be mixed in, got {rows.shape}")
+        if not len(rows):
+            return self
+        mixed, marks = spread(self.rows, rows)
+        if self.odd is not None:
+            marks[~marks] = self.odd
+        return Windows(mixed, marks)
 
 
 def pack(documents: Iterable[str], encode: Encode, context: int, end: int, *, name: str = "the text") -> Windows:

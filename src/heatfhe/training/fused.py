@@ -128,17 +128,24 @@ class _Divergence(torch.autograd.Function):
         return dx, None, None
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, width: int) -> Tensor:
-    """Mean cross-entropy per token in nats over the first ``width`` logits, in any dtype; sums in float32."""
+def cross_entropy(logits: Tensor, targets: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy per token in nats over the first ``width`` logits, in any dtype; sums in float32.
+
+    ``weights``, one per window, multiply the losses before the mean.
+    """
     rows: Tensor = _Entropy.apply(logits.flatten(0, -2).contiguous(), targets.flatten().contiguous(), width)
-    return rows.mean()
+    return _mean(rows, weights)
 
 
-def divergence(logits: Tensor, teacher: Tensor, width: int) -> Tensor:
-    """Mean KL of the student from the teacher per token over the first ``width`` logits; sums in float32."""
+def divergence(logits: Tensor, teacher: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
+    """Mean KL of the student from the teacher per token over the first ``width`` logits; the rest as above."""
     student, wanted = (x.flatten(0, -2).contiguous() for x in (logits, teacher))
     rows: Tensor = _Divergence.apply(student, wanted, width)
-    return rows.mean()
+    return _mean(rows, weights)
+
+
+def _mean(rows: Tensor, weights: Tensor | None) -> Tensor:
+    return rows.mean() if weights is None else (rows.view(len(weights), -1) * weights[:, None]).mean()
 
 
 @contextmanager

@@ -223,17 +223,18 @@ def _accumulate(
     count, size = micro
     processes, rank = accelerator.num_processes, accelerator.process_index
     total = count * size * processes
-    rows = run.windows.batch(recipe.seed, position.rows, total)[rank::processes].to(accelerator.device)
+    batch, marks = run.windows.marked_batch(recipe.seed, position.rows, total)
+    rows, odd = batch[rank::processes].to(accelerator.device), marks[rank::processes]
     position.rows += total
     assert run.optimizer is not None
     run.optimizer.zero_grad(set_to_none=True)
     prepared.switch.push = recipe.push / (count * size * recipe.context)
     sums = torch.zeros(3, device=accelerator.device, dtype=torch.float64)
     for i in range(count):
-        part = rows[i * size : (i + 1) * size]
+        part, own = rows[i * size : (i + 1) * size], odd[i * size : (i + 1) * size]
         with _noise(run, phase), _synced(run, forward, i == count - 1):
             terms: Terms = losses(
-                forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update
+                forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update, odd=own
             )
             accelerator.backward(terms.total(phase, lambda_iter) / count)
         with torch.no_grad():
@@ -254,7 +255,8 @@ def _capture(run: Run, phase: Phase, micro: tuple[int, int]) -> CapturedStep:
     run.prepared.switch.push = run.recipe.push / (count * size * run.recipe.context)
     rows = run.windows.batch(run.recipe.seed, run.position.rows, size).to(run.accelerator.device)
     narrow = run.recipe.precision == "bf16"
-    return CapturedStep(run.prepared, run.teacher, phase, rows, share=1.0 / count, narrow=narrow)
+    mixed = run.windows.odd is not None
+    return CapturedStep(run.prepared, run.teacher, phase, rows, share=1.0 / count, narrow=narrow, mixed=mixed)
 
 
 def _replay(
@@ -263,12 +265,13 @@ def _replay(
     """As _accumulate and _apply, on a captured step."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
     count, size = micro
-    rows = run.windows.batch(recipe.seed, position.rows, count * size).to(run.accelerator.device, non_blocking=True)
+    batch, odd = run.windows.marked_batch(recipe.seed, position.rows, count * size)
+    rows = batch.to(run.accelerator.device, non_blocking=True)
     position.rows += count * size
     if position.targets is not None and phase.halting == "soft":
         step.pull(prior(prepared, recipe, position.targets, position.update), lambda_iter)
     assert run.optimizer is not None
-    mean, finite, modes = step.update(rows.split(size), run.optimizer, recipe.clip)
+    mean, finite, modes = step.update(rows.split(size), run.optimizer, recipe.clip, odd.split(size))
     for _ in range(count):
         position.micro_steps += 1
         if position.targets is not None and phase.halting == "soft":

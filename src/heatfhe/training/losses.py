@@ -27,12 +27,15 @@ class Terms:
         return self.task + lambda_iter * self.iterations + phase.lambda_range * self.range
 
 
-def task_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy per token, in nats."""
+def task_loss(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Cross-entropy per token, in nats; ``weights`` multiply each window's, which still counts in the mean."""
     if logits.is_cuda and _FUSED is not None:
-        fused: Tensor = _FUSED.cross_entropy(logits, targets, logits.shape[-1])
+        fused: Tensor = _FUSED.cross_entropy(logits, targets, logits.shape[-1], weights)
         return fused
-    return functional.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+    pair = logits.float().flatten(0, -2), targets.flatten()
+    if weights is None:
+        return functional.cross_entropy(*pair)
+    return weighted_mean(functional.cross_entropy(*pair, reduction="none").view(targets.shape), weights)
 
 
 @torch.no_grad()
@@ -45,14 +48,19 @@ def window_losses(prepared: Prepared, rows: Tensor, size: int, mode: Mode = "dep
     return torch.stack(found).double()
 
 
-def distillation_loss(logits: Tensor, teacher: Tensor) -> Tensor:
-    """KL of the student from the teacher per token, at temperature one."""
+def distillation_loss(logits: Tensor, teacher: Tensor, weights: Tensor | None = None) -> Tensor:
+    """KL of the student from the teacher per token, at temperature one; ``weights`` as in task_loss."""
     if logits.is_cuda and _FUSED is not None:
-        fused: Tensor = _FUSED.divergence(logits, teacher, logits.shape[-1])
+        fused: Tensor = _FUSED.divergence(logits, teacher, logits.shape[-1], weights)
         return fused
     wanted = functional.log_softmax(teacher.float(), dim=-1)
     given = functional.log_softmax(logits.float(), dim=-1)
-    return (wanted.exp() * (wanted - given)).sum(dim=-1).mean()
+    return weighted_mean((wanted.exp() * (wanted - given)).sum(dim=-1), weights)
+
+
+def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean over windows and tokens of (B, T) losses, each window's times its weight."""
+    return values.mean() if weights is None else (values * weights[:, None]).mean()
 
 
 def prior(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> Tensor:
@@ -77,22 +85,44 @@ def losses(
     recipe: Recipe,
     targets: BackOff | None,
     update: int,
+    *,
+    odd: Tensor | None = None,
 ) -> Terms:
-    """All terms on a micro-batch of windows (B, context + 1). ``forward`` is the prepared model, wrapped or not."""
+    """All terms on a micro-batch of windows (B, context + 1). ``forward`` is the prepared model, wrapped or not.
+
+    ``odd`` marks windows whose own tokens are not learned: where the others learn the text, they learn the teacher.
+    """
     tokens, labels = rows[:, :-1], rows[:, 1:]
     logits = forward(tokens)
     if phase.distil and teacher is not None:
         with torch.no_grad():
             wanted = teacher(input_ids=tokens, use_cache=False).logits
         task = distillation_loss(logits, wanted)
-    else:
+    elif odd is None or not odd.any():
         task = task_loss(logits, labels)
+    else:
+        task = _mixed_loss(logits, rows, teacher, odd.to(logits.device))
     terms = prepared.range_terms()
     excess = torch.stack(list(terms.values())).sum() if terms else task.new_zeros(())
     iterations = task.new_zeros(())
     if targets is not None and phase.halting == "soft":
         iterations = iteration_loss(prepared, recipe, targets, update)
     return Terms(task, iterations, excess)
+
+
+def _mixed_loss(logits: Tensor, rows: Tensor, teacher: nn.Module | None, odd: Tensor) -> Tensor:
+    """The mean over windows of the text's loss and, for odd ones, of the divergence from the teacher.
+
+    The teacher runs on the odd windows alone; without one they add nothing.
+    """
+    if teacher is None:
+        return task_loss(logits, rows[:, 1:], ~odd)
+    with torch.no_grad():
+        wanted = teacher(input_ids=rows[odd, :-1], use_cache=False).logits
+    task = distillation_loss(logits[odd], wanted) * odd.sum()
+    if not odd.all():
+        task = task + task_loss(logits[~odd], rows[~odd, 1:]) * (~odd).sum()
+    return task / len(odd)
 
 
 _FUSED = gpu_kernels("heatfhe.training.fused")

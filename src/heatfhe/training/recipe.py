@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from heatfhe.errors import ConfigError
 from heatfhe.files import json_digest
+from heatfhe.odd import KINDS, check_kinds, check_share
 
 HALTING = ("none", "soft", "hard")
 SOLVERS = ("plain", "relaxed")
@@ -97,6 +98,9 @@ class Recipe:
     ``counts``            ``learned``; ``calibrated`` keeps the calibration's; ``fixed`` cuts them evenly, by hand.
     ``fixed_share``       the share of the calibrated iterations that fixed counts keep.
     ``fixed_total``       or the iterations per forward they add up to, where it is above 0.
+    ``odd_share, odd_kinds``  windows no text looks like (``heatfhe.odd``), as a share of all, spread evenly among
+                          the text's; every phase and every calibration sees them. They teach through the parent's
+                          predictions and the range loss, not through their tokens (ours; the paper has none).
     ``noise``             standard deviation added at every site's input and output in phases two and three (ours).
     ``micro_tokens``      tokens of one forward pass in one process.
     ``precision``         ``bf16`` autocast with float32 solvers, or ``float32``.
@@ -156,6 +160,8 @@ class Recipe:
     counts: Literal["learned", "calibrated", "fixed"] = "learned"
     fixed_share: float = 0.55
     fixed_total: int = 0
+    odd_share: float = 0.04
+    odd_kinds: tuple[str, ...] = KINDS
     noise: float = 0.0
     micro_tokens: int = 4096
     precision: Literal["bf16", "float32"] = "bf16"
@@ -177,6 +183,8 @@ class Recipe:
             raise ConfigError(
                 f"fixed_share in (0, 1] and fixed_total of at least 0, got {self.fixed_share} and {self.fixed_total}"
             )
+        check_share(self.odd_share, "a recipe's odd_share")
+        check_kinds(self.odd_kinds)
         if not (0 < self.tolerance < 1 and self.clip > 0):
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
         if not 1 <= self.slack <= 100:
@@ -230,9 +238,9 @@ class Recipe:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Recipe:
-        """Inverse of as_json."""
+        """Inverse of as_json. A recipe written before there were odd windows has none."""
         try:
-            made: dict[str, Any] = dict(body)
+            made: dict[str, Any] = {"odd_share": 0.0, **body}
             for name, value in body.items():
                 made[name] = (
                     Phase(**value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
@@ -243,8 +251,11 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Identifies the recipe."""
-        return json_digest(self.as_json())
+        """Identifies the recipe; without odd windows it is the digest from before there were any."""
+        body = self.as_json()
+        if not self.odd_share:
+            del body["odd_share"], body["odd_kinds"]
+        return json_digest(body)
 
     def scaled(self, share: float) -> Recipe:
         """The same recipe with phases, ramp, patience and gap shortened to a share: for trials and tests."""

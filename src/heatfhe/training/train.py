@@ -18,6 +18,7 @@ from torch import Tensor
 from heatfhe.approx import InverseSqrtFit, SoftmaxFit
 from heatfhe.errors import ConfigError
 from heatfhe.halting import BackOff
+from heatfhe.odd import beside, odd_rows
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges import calibrate, refit
 from heatfhe.records import Calibration, Domain, SoftmaxCalibration
@@ -94,7 +95,8 @@ def train(
     learning = [(p, p.requires_grad) for p in prepared.weights()]
     if not accelerator.is_main_process:
         reporter = SILENT
-    teacher = _teacher(prepared) if any(p.distil and p.updates for p in recipe.phases.values()) else None
+    windows = with_odd(windows, recipe, prepared.architecture.shape.vocabulary)
+    teacher = _teacher(prepared) if _is_taught(windows, recipe) else None
     position, resumed = _resumed(folder, prepared, identity, accelerator)
     journal = Journal(folder if accelerator.is_main_process else None, after=position.step, tensorboard=tensorboard)
     run = Run(
@@ -137,6 +139,17 @@ def train(
         diverged=diverged,
         left=left,
     )
+
+
+def with_odd(windows: Windows, recipe: Recipe, vocabulary: int) -> Windows:
+    """The training windows with a recipe's odd ones among them."""
+    count = beside(recipe.odd_share, len(windows.rows))
+    return windows.mixed(odd_rows(recipe.odd_kinds, count, windows.rows, vocabulary, recipe.seed))
+
+
+def _is_taught(windows: Windows, recipe: Recipe) -> bool:
+    """Whether anything is learned from the parent: a whole phase, or odd windows."""
+    return any(p.updates and (p.distil or windows.odd is not None) for p in recipe.phases.values())
 
 
 def _resumed(
@@ -346,4 +359,5 @@ def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
 
 
 def _digest(windows: Windows) -> str:
-    return hashlib.sha256(windows.rows.tobytes()).hexdigest()
+    marks = b"" if windows.odd is None else windows.odd.tobytes()  # none: as before there were any
+    return hashlib.sha256(windows.rows.tobytes() + marks).hexdigest()

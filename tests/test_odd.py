@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Odd sequences: each kind is what it says, the same for the same seed, and spread evenly where it is mixed in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heatfhe.errors import ConfigError
+from heatfhe.odd import KINDS, beside, odd_rows, some_of, spread
+
+TEXT = np.arange(8 * 65).reshape(8, 65) % 300
+VOCABULARY = 5000
+
+
+def made(kind: str, count: int = 24, seed: int = 0) -> np.ndarray:
+    return odd_rows([kind], count, TEXT, VOCABULARY, seed)
+
+
+def test_random_tokens_come_from_the_whole_vocabulary() -> None:
+    rows = made("random")
+    assert rows.shape == (24, 65)
+    assert 0 <= rows.min() < 20
+    assert VOCABULARY - 20 < rows.max() < VOCABULARY
+    assert len(np.unique(rows)) > 0.8 * rows.size  # 1560 of 5000 drawn: some twice
+
+
+def test_shuffled_rows_are_rows_of_the_text_in_another_order() -> None:
+    own = {tuple(sorted(row)) for row in TEXT}
+    rows = made("shuffled")
+    assert all(tuple(sorted(row)) in own for row in rows)
+    assert not any(tuple(row) in {tuple(t) for t in TEXT} for row in rows)
+
+
+def test_repeated_patterns_have_one_to_eight_tokens() -> None:
+    def period(row: np.ndarray) -> int:
+        return next(p for p in range(1, 66) if (row[p:] == row[:-p]).all())
+
+    assert {period(row) for row in made("repeated", 100)} == set(range(1, 9))
+
+
+def test_replaced_rows_keep_a_random_share_of_the_text() -> None:
+    rows = made("replaced", 100)
+    kept = [max((row == text).mean() for text in TEXT) for row in rows]
+    assert min(kept) < 0.1
+    assert max(kept) > 0.9
+    assert 0.35 < float(np.mean(kept)) < 0.65
+
+
+def test_kinds_take_turns_and_seeds_differ() -> None:
+    rows = odd_rows(KINDS, 8, TEXT, VOCABULARY, 3)
+    assert np.array_equal(rows, odd_rows(KINDS, 8, TEXT, VOCABULARY, 3))
+    assert not np.array_equal(rows, odd_rows(KINDS, 8, TEXT, VOCABULARY, 4))
+    assert all(len(np.unique(rows[i])) <= 8 for i in (2, 6))
+    assert all(len(np.unique(rows[i])) > 30 for i in (0, 1, 4, 5))
+
+
+@given(count=st.integers(1, 400), share=st.floats(0.01, 0.5))
+def test_a_share_of_all_is_spread_evenly(count: int, share: float) -> None:
+    extra = beside(share, count)
+    text, other = np.arange(count)[:, None], -1 - np.arange(extra)[:, None]
+    rows, marks = spread(text, other)
+    assert np.array_equal(rows[~marks], text)
+    assert np.array_equal(rows[marks], other)
+    assert abs(extra - share * (count + extra)) <= 1
+    within = np.cumsum(marks)
+    expected = np.arange(1, len(rows) + 1) * extra / len(rows)
+    assert np.abs(within - expected).max() <= 1  # any first part of the windows has its share of them
+
+
+def test_refusals_and_small_counts() -> None:
+    assert (beside(0.0, 100), beside(0.04, 3), beside(0.5, 7)) == (0, 1, 7)
+    for share in (-0.1, 0.6, float("nan")):
+        with pytest.raises(ConfigError, match=r"--odd is the share .* in \[0, 0.5\]"):
+            beside(share, 10, "--odd")
+    with pytest.raises(ConfigError, match="'odd' is no kind"):
+        odd_rows(["odd"], 1, TEXT, VOCABULARY, 0)
+    assert some_of(TEXT, 4)[:, 0].tolist() == TEXT[::2, 0].tolist()
+    assert len(some_of(TEXT, 100)) == 8
+    assert len(some_of(TEXT, 0)) == 0
