@@ -16,8 +16,8 @@ from heatfhe.planning import default_cost, preset
 from heatfhe.planning.cost import INSTRUCTIONS, SINCE_2, CostTable, cost_table, cost_tables
 
 SHIPPED = (
-    "cheddar-h200", "equivalents", "fideslib-h200", "openfhe-cpu-11", "openfhe-cpu-12", "openfhe-cpu-16", "paper-a100",
-    "unit",
+    "cheddar-h200", "equivalents", "fideslib-h200", "native-16-r40-lean-h200", "openfhe-cpu-11", "openfhe-cpu-12",
+    "openfhe-cpu-16", "paper-a100", "unit",
 )  # fmt: skip
 
 
