@@ -35,7 +35,7 @@ def measure(engine: str, params: str, tokens: int, threads: int) -> dict[str, An
     from heatfhe.circuit import Circuit
     from heatfhe.client import Client
     from heatfhe.client.local import local_server
-    from heatfhe.engine import ClearEngine, Decode
+    from heatfhe.engine import ClearEngine, Conversation, Runner
     from heatfhe.planning import Plan
 
     circuit = Circuit.load(default_circuit())
@@ -58,7 +58,7 @@ def measure(engine: str, params: str, tokens: int, threads: int) -> dict[str, An
                 times.append(time.perf_counter())
         plan = Plan.load(next((folder / "server" / "plans").glob("*.json")))
     clear = ClearEngine(plan.params)
-    decode = Decode(plan, clear, plan.source(circuit))
+    decode = Conversation(Runner(plan, clear, plan.source(circuit)))
     rows = [[clear.value(plan.packing.pack_residual(circuit.folded.token[t]))] for t in ids]
     for row in rows[:-1]:
         decode.prompt(row)

@@ -184,7 +184,7 @@ def scored(circuit: Circuit, prompt: list[int], got: list[int]) -> dict[str, Any
 
 def run_stage(args: argparse.Namespace) -> None:
     from heatfhe.client import NativeKeyring
-    from heatfhe.engine import Decode, MemoryKeys, NativeEngine, key_request
+    from heatfhe.engine import Conversation, MemoryKeys, NativeEngine, Runner, key_request
 
     journal = Journal(args.out / "run.jsonl")
     circuit, made, priced = planned(args, journal)
@@ -222,7 +222,7 @@ def run_stage(args: argparse.Namespace) -> None:
     per_token: list[float] = []
     for number in range(args.count):
         prompt = prompt_of(text, number, args.prompt)
-        decode = Decode(made, engine, source)
+        decode = Conversation(Runner(made, engine, source))
         spent = [timed(partial(decode.prompt, [put(t)]))[1] for t in prompt[:-1]]
         got, leaders, seconds = [], [], []
         for i in range(args.tokens):
@@ -244,8 +244,7 @@ def run_stage(args: argparse.Namespace) -> None:
 
     if args.count:
         watch = Watch(engine)
-        decode = Decode(made, engine, source, reporter=watch)
-        decode.runner.by_operator = True
+        decode = Conversation(Runner(made, engine, source, by_operator=True), reporter=watch)
         decode.generate([put(prompt_of(text, 0, 1)[0])])
         for _ in range(4):  # as it is, recorded, and played twice: the last counts
             watch.seconds.clear()

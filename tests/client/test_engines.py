@@ -15,7 +15,7 @@ from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
 from heatfhe.client import Client, Sampler, load_keyring
 from heatfhe.client.local import local_server
-from heatfhe.engine import ClearEngine, Decode
+from heatfhe.engine import ClearEngine, Conversation, Runner
 from heatfhe.engine.openfhe_context import load_openfhe
 from heatfhe.errors import HeatError
 from heatfhe.planning import Plan
@@ -38,7 +38,7 @@ def clear_tokens(
 ) -> list[int]:
     """What the clear engine makes of the same plan: greedily, or with this noise at every step."""
     engine = ClearEngine(plan.params)
-    decode = Decode(plan, engine, plan.source(circuit))
+    decode = Conversation(Runner(plan, engine, plan.source(circuit)))
     rows = [[engine.value(plan.packing.pack_residual(circuit.folded.token[t]))] for t in prompt]
     for row in rows[:-1]:
         decode.prompt(row)

@@ -17,7 +17,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.client import Sampler
 from heatfhe.client.layout import Layout
 from heatfhe.client.sampling import fresh_generator, largest_temperature
-from heatfhe.engine import ClearEngine, Decode, key_request
+from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, plan
 from heatfhe.planning.params import preset
@@ -51,7 +51,7 @@ def draw(
     inputs = [[engine.value(made.packing.pack_residual(circuit.folded.token[t]))] for t in prefix]
     rng, found = np.random.default_rng(seed), []
     for _ in range(0, DRAWS, batch):
-        decode = Decode(made, engine, made.source(circuit))
+        decode = Conversation(Runner(made, engine, made.source(circuit)))
         for x in inputs[:-1]:
             decode.prompt(x)
         noise = np.stack([gumbel_noise(rng, circuit.shape.vocabulary, temperature) for _ in range(batch)])

@@ -13,7 +13,7 @@ import numpy as np
 from heatfhe.circuit import Circuit
 from heatfhe.ckks.params import Params
 from heatfhe.client.keyring_openfhe import OpenFHEKeyring
-from heatfhe.engine import ClearEngine, Decode, KeyRequest, Runner, key_request
+from heatfhe.engine import ClearEngine, Conversation, KeyRequest, Runner, key_request
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.planning import Plan, Step, plan
 from tests.engine.conformance import bits
@@ -33,7 +33,7 @@ def clear_values(p: Plan, circuit: Circuit, tokens: list[int]) -> tuple[Runner, 
     """Every value of the prompt program at the last token's position, on the clear engine."""
     engine = ClearEngine(p.params, request=key_request(p))
     source = p.source(circuit)
-    decode = Decode(p, engine, source)
+    decode = Conversation(Runner(p, engine, source))
     level = p.program("prompt").inputs["x"].level
     rows = [[engine.value(p.packing.pack_residual(circuit.folded.token[t]), level)] for t in tokens]
     for row in rows[:-1]:

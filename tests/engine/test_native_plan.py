@@ -15,7 +15,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.ckks.params import Params
 from heatfhe.ckks.presets import native_params
 from heatfhe.client.keyring_native import NativeKeyring
-from heatfhe.engine import ClearEngine, Decode, MemoryKeys, key_request
+from heatfhe.engine import ClearEngine, Conversation, MemoryKeys, Runner, key_request
 from heatfhe.engine.native import NativeEngine
 from heatfhe.planning import Plan, plan
 from heatfhe.planning.plaintexts import Diagonal
@@ -29,7 +29,7 @@ Real = NDArray[np.float64]
 
 def tell(p: Plan, circuit: Circuit, engine: Any, put: Any, get: Any, prompt: list[int], count: int) -> list[Real]:
     """Prompt steps, then the one-hot rows of free-running tokens."""
-    decode = Decode(p, engine, p.source(circuit))
+    decode = Conversation(Runner(p, engine, p.source(circuit)))
     x = [p.packing.pack_residual(circuit.folded.token[t]) for t in prompt]
     level = p.program("generate").inputs["x"].level
     for row in x[:-1]:
@@ -61,7 +61,7 @@ def check(circuit: Circuit, params: Params, prompt: list[int], count: int) -> No
     keys = dict(ring.evaluation_keys())
     assert sum(map(len, keys.values())) == key_bytes(p)  # what a client is told before it makes them
     engine = NativeEngine(request, MemoryKeys(keys))
-    one = Decode(p, engine, p.source(circuit))
+    one = Conversation(Runner(p, engine, p.source(circuit)))
     row = p.packing.pack_residual(circuit.folded.token[prompt[0]])
     one.prompt([engine.parse(ring.encrypt(row, level=p.program("prompt").inputs["x"].level))])
     assert held_weights(engine) == weight_bytes(p, "prompt")

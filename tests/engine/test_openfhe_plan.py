@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heatfhe.circuit import Circuit
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client.keyring_openfhe import OpenFHEKeyring
-from heatfhe.engine import ClearEngine, Decode, Keyring, LinearMap, key_request
+from heatfhe.engine import ClearEngine, Conversation, Keyring, LinearMap, Runner, key_request
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe_context import load_openfhe
 from heatfhe.errors import HeatError
@@ -89,7 +89,7 @@ class Told:
 
 def tell(p: Plan, circuit: Circuit, engine: Any, put: Any, get: Any, prompt: list[int], count: int) -> Told:
     """Prompt steps, then free-running tokens."""
-    decode = Decode(p, engine, p.source(circuit))
+    decode = Conversation(Runner(p, engine, p.source(circuit)))
     packing, rows = p.packing, []
     x = [packing.pack_residual(circuit.folded.token[t]) for t in prompt]
     level = p.program("generate").inputs["x"].level

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heatfhe.engine import ClearEngine, Decode
+from heatfhe.engine import ClearEngine, Conversation, Runner
 from heatfhe.engine.segments import segments
 from heatfhe.planning import Plan, plan
 from tests.planning.clear_run import clear_params
@@ -39,7 +39,7 @@ def made() -> Plan:
 
 def tokens(made: Plan, engine: Any, *, recorded: bool) -> list[Any]:
     circuit = tiny_circuit()
-    decode = Decode(made, engine, made.source(circuit), recorded=recorded)
+    decode = Conversation(Runner(made, engine, made.source(circuit), recorded=recorded))
     level = made.program("generate").inputs["x"].level
     rows = [engine.value(made.packing.pack_residual(circuit.folded.token[t]), level) for t in (1, 2, 3)]
     for row in rows[:-1]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from heatfhe.ckks.params import Params
 from heatfhe.files import canonical_json
+from heatfhe.planning import ProgramName
 from heatfhe.wire import JobHead, JobOutput, JobRequest, KeyEntry, KeyManifest, Message, ModelConfig, Price, Refusal
 
 A, B, C = "0a" * 32, "1b" * 32, "2c" * 32
@@ -30,15 +31,17 @@ MANIFEST = KeyManifest(
     keys=(KeyEntry(name="relinearise", size=1000, sha256=A), KeyEntry(name="galois-5", size=77, sha256=B)),
 )
 FREE = JobRequest(
-    head=JobHead(config_id=A, plan=B, key_set=C, mode="free", steps=2, start=0, inputs=2), inputs=(b"one", b"\x00\xff")
+    head=JobHead(config_id=A, plan=B, key_set=C, program=ProgramName.GENERATE, steps=2, start=0, inputs=2),
+    inputs=(b"one", b"\x00\xff"),
 )
 NOISY = JobRequest(
-    head=JobHead(config_id=A, plan=B, key_set=C, mode="free", steps=2, start=5, inputs=1, noise=2, parts=2),
+    head=JobHead(config_id=A, plan=B, key_set=C, program=ProgramName.SAMPLE, steps=2, start=5, inputs=1, parts=2),
     inputs=(b"in",),
     noise=(b"n0", b"n1", b"n2", b"n3"),
 )
 LOGITS = JobRequest(
-    head=JobHead(config_id=A, plan=B, key_set=C, mode="logits", steps=1, start=7, inputs=1), inputs=(b"x" * 40,)
+    head=JobHead(config_id=A, plan=B, key_set=C, program=ProgramName.LOGITS, steps=1, start=7, inputs=1),
+    inputs=(b"x" * 40,),
 )
 OUTPUT = JobOutput(plan=B, job="ef" * 16, step=3, outputs=(b"first", b"", b"third"))
 BUNDLE = Message(

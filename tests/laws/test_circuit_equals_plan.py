@@ -10,7 +10,7 @@ import pytest
 
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit, one_hot
-from heatfhe.engine import ClearEngine, Decode, key_request
+from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.evaluation.drift import sample_windows
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
@@ -100,7 +100,7 @@ def test_a_one_hot_prompt_and_added_noise_follow_the_circuit() -> None:
     circuit = tiny_circuit()
     made = plan(circuit, clear_params(64), programs=("sample", "embed", "prompt"))
     engine = ClearEngine(made.params, request=key_request(made))
-    decode = Decode(made, engine, made.source(circuit))
+    decode = Conversation(Runner(made, engine, made.source(circuit)))
     hot = np.eye(64)[11]
     x = decode.embed([engine.value(v) for v in made.packing.pack_vocabulary(hot)])
     p = made.packing

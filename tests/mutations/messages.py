@@ -15,6 +15,7 @@ import numpy as np
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.layout import Layout
 from heatfhe.client.trust import check_config, key_request
+from heatfhe.planning import ProgramName
 from heatfhe.wire import (
     JobHead,
     JobOutput,
@@ -96,7 +97,14 @@ def messages() -> Iterator[Format]:
 
 def frames(folder: Path) -> Iterator[Format]:
     head = JobHead(
-        config_id="e" * 64, plan="a" * 64, key_set="f" * 64, mode="free", steps=2, start=0, inputs=2, noise=2, parts=2
+        config_id="e" * 64,
+        plan="a" * 64,
+        key_set="f" * 64,
+        program=ProgramName.SAMPLE,
+        steps=2,
+        start=0,
+        inputs=2,
+        parts=2,
     )
     job = JobRequest(head=head, inputs=(b"one", b"two" * 50), noise=(b"w", b"x", b"y", b"z")).pack()
     output = JobOutput(plan="a" * 64, job="1" * 32, step=1, outputs=(b"first", b"second")).pack()

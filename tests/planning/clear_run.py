@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
 from heatfhe.ckks.params import Params
-from heatfhe.engine import ClearEngine, Decode, key_request
+from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.planning import Plan
 
 
@@ -42,7 +42,7 @@ class Run:
 def teacher_forced(plan: Plan, circuit: Circuit, tokens: NDArray[np.int64], **options: Any) -> NDArray[np.float64]:
     """Logits of windows (W, P), all windows as one batch."""
     engine = ClearEngine(plan.params, request=key_request(plan), **options)
-    decode = Decode(plan, engine, plan.source(circuit))
+    decode = Conversation(Runner(plan, engine, plan.source(circuit)))
     rows = plan.packing.pack_residual(circuit.folded.token[tokens])
     found = []
     for position in range(tokens.shape[1]):
@@ -55,7 +55,7 @@ def generate(plan: Plan, circuit: Circuit, prompt: list[int], count: int, **opti
     """Prompt, then free running, on the clear engine with exactly the plan's keys."""
     engine = ClearEngine(plan.params, request=key_request(plan), **options)
     trace: list[tuple[Any, ...]] = []
-    decode = Decode(plan, engine, plan.source(circuit), trace=trace.append)
+    decode = Conversation(Runner(plan, engine, plan.source(circuit), trace=trace.append))
     rows = [[engine.value(plan.packing.pack_residual(circuit.folded.token[t]))] for t in prompt]
     for x in rows[:-1]:
         decode.prompt(x)

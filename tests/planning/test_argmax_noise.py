@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from heatfhe.ckks.params import Params
 from heatfhe.engine import BootstrapNoise, ClearEngine
-from heatfhe.engine.run import Runner
+from heatfhe.engine.runner import Runner
 from heatfhe.planning import Packing, Plan, cost_table, place, record
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.params import preset

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import Decode, key_request
+from heatfhe.engine import Conversation, Runner, key_request
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
 from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
 from heatfhe.files import write_json
@@ -134,7 +134,7 @@ def test_a_plan_serves_its_own_circuit_only(made: Plan) -> None:
 
 def test_every_rotation_a_run_asks_for_is_listed_and_every_listed_one_is_used(circuit: Circuit, made: Plan) -> None:
     engine = CountingEngine(made.params, request=key_request(made))
-    decode = Decode(made, engine, made.source(circuit))
+    decode = Conversation(Runner(made, engine, made.source(circuit)))
     for _ in range(made.context - 1):
         decode.prompt([engine.value()])
     decode.generate([engine.value()])
@@ -143,7 +143,7 @@ def test_every_rotation_a_run_asks_for_is_listed_and_every_listed_one_is_used(ci
 
 def test_steps_counted_are_steps_run(circuit: Circuit, made: Plan) -> None:
     engine = CountingEngine(made.params)
-    decode = Decode(made, engine, made.source(circuit))
+    decode = Conversation(Runner(made, engine, made.source(circuit)))
     decode.prompt([engine.value()])
     engine.counts.clear()
     decode.generate([engine.value()])

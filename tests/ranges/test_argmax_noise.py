@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from heatfhe.approx import gumbel_noise
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
-from heatfhe.engine import ClearEngine, Decode
+from heatfhe.engine import ClearEngine, Conversation, Runner
 from heatfhe.engine.clear import BootstrapNoise
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
@@ -36,7 +36,7 @@ def test_noise_of_1e_5_of_a_refreshs_bound_changes_no_token(kind: str, sampled: 
             wanted.append(int((circuit.run(wanted)[-1] + row).argmax()))
         for floor in (1e-6, 1e-5):
             engine = ClearEngine(made.params, noise=BootstrapNoise(floor=floor), rng=np.random.default_rng(1))
-            decode = Decode(made, engine, made.source(circuit))
+            decode = Conversation(Runner(made, engine, made.source(circuit)))
             rows = [[engine.value(made.packing.pack_residual(circuit.folded.token[t]))] for t in prompt]
             for x in rows[:-1]:
                 decode.prompt(x)

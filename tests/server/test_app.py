@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from heatfhe.client import Client
+from heatfhe.planning import ProgramName
 from heatfhe.server import ModelSource
 from heatfhe.wire import MEDIA_TYPE, JobHead, JobRequest, Refusal
 from tests.server.serving import BigKeyring, Joined, joined, served_circuit, wait_for
@@ -52,7 +53,7 @@ def request_bytes(client: Client, *, start: int = 0, steps: int = 2, inputs: int
         "config_id": client.config.config_id,
         "plan": client.config.plan,
         "key_set": client.upload_keys(),
-        "mode": "free",
+        "program": ProgramName.GENERATE,
         "steps": steps,
         "start": start,
         "inputs": inputs,
@@ -247,8 +248,8 @@ def test_bodies_are_bounded_before_they_are_read(http: httpx.Client, alice: Clie
 def test_a_ciphertext_that_is_none_fails_its_own_job_only(app: Joined, http: httpx.Client, alice: Client) -> None:
     alice.generate([1], 1)  # its worker is open
     head = JobHead(
-        config_id=alice.config.config_id, plan=alice.config.plan, key_set=alice.upload_keys(), mode="free", steps=1,
-        start=0, inputs=1,
+        config_id=alice.config.config_id, plan=alice.config.plan, key_set=alice.upload_keys(),
+        program=ProgramName.GENERATE, steps=1, start=0, inputs=1,
     )  # fmt: skip
     archive = io.BytesIO()
     np.savez(archive, a=np.zeros(128))

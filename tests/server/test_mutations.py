@@ -23,6 +23,7 @@ import pytest
 from heatfhe.client import Client
 from heatfhe.client.keyring_clear import ClearKeyring
 from heatfhe.files import canonical_json
+from heatfhe.planning import ProgramName
 from heatfhe.server import ClientBook, ModelSource
 from heatfhe.wire import MEDIA_TYPE, STATUS, JobHead, JobRequest
 from heatfhe.wire.frame import MAGIC, PREFIX
@@ -55,8 +56,8 @@ class World:
         ring = ClearKeyring(client.keyring.request)
         sealed = tuple(ring.encrypt(client.layout.place_row(r), level=client.layout.input_level) for r in rows)
         head = JobHead(
-            config_id=client.config.config_id, plan=client.config.plan, key_set=self.key_set, mode="free", steps=2,
-            start=0, inputs=2,
+            config_id=client.config.config_id, plan=client.config.plan, key_set=self.key_set,
+            program=ProgramName.GENERATE, steps=2, start=0, inputs=2,
         )  # fmt: skip
         return JobRequest(head=head, inputs=sealed).pack()
 

@@ -6,62 +6,65 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatfhe.errors import WireError
+from heatfhe.planning import ProgramName
+from heatfhe.progress import Reporter
 from heatfhe.server.disk import folder_bytes
 from heatfhe.server.journal import Journal
-from heatfhe.server.work import Assignment, CancelledWork, Tick, perform, units
+from heatfhe.server.work import Assignment, CancelledWork, perform, units
 from heatfhe.wire import JobHead, JobOutput, JobRequest, Limits, MessageFile, Refusal, parse
 
 D = "ab" * 32
 
 
 class Chain:
-    """Every value is a text of what made it, so that a lost or repeated step shows."""
+    """A runner whose every value is a text of what made it, so that a lost or repeated step shows."""
 
-    def __init__(self) -> None:
-        self.state: dict[str, bytes] = {}
+    class engine:
+        parse = dump = staticmethod(lambda data: data)
+        level = staticmethod(lambda _value: 0)
 
-    def restore(self, values: Mapping[str, bytes]) -> None:
-        self.state = dict(values)
+    class plan:
+        @staticmethod
+        def program(_name: str) -> Any:
+            ports = dict.fromkeys(("x", "noise"), SimpleNamespace(level=0))
+            return SimpleNamespace(inputs=ports, bootstraps=lambda: [None])
 
-    def values(self) -> dict[str, bytes]:
-        return dict(self.state)
+    def run(
+        self, program: str, inputs: Mapping[str, Sequence[bytes]], position: int, reporter: Reporter
+    ) -> dict[str, list[bytes]]:
+        (old,), (x,) = inputs.get("cache/k", [b""]), inputs["x"]
+        cache = old + b"[%d:%s]" % (position, x)
+        reporter.advance(program, kind="bootstrap")
+        out = {"cache/k": [cache]}
+        if program in ("generate", "sample"):
+            assert (program == "sample") == ("noise" in inputs)
+            token = [b"g%d" % position + b"".join(inputs.get("noise", ()))]
+            out |= {"token": token, "next": token}
+        return {**out, "logits": [b"logits" + cache]} if program == "logits" else out
 
-    def _token(self, token: bytes | None) -> bytes:
-        return token if token is not None else self.state.pop("next#0")
 
-    def prompt(self, token: bytes | None, position: int, tick: Tick) -> None:
-        found = self._token(token)
-        self.state.pop("next#0", None)
-        self.state["cache#0"] = self.state.get("cache#0", b"") + b"[%d:%s]" % (position, found)
-        tick(1, 1)
-
-    def generate(self, token: bytes | None, noise: tuple[bytes, ...], position: int, tick: Tick) -> tuple[bytes, ...]:
-        self.prompt(token, position, tick)
-        self.state["next#0"] = b"g%d" % position + b"".join(noise)
-        return (self.state["next#0"],)
-
-    def logits(self, token: bytes | None, position: int, tick: Tick) -> tuple[bytes, ...]:
-        self.prompt(token, position, tick)
-        return (b"logits" + self.state["cache#0"],)
+def work_on(work: MessageFile, order: Assignment, *, emit: Any = lambda _fact: None, **more: Any) -> bool:
+    """Perform a job on a chain."""
+    return perform(cast(Any, Chain()), work, order, emit=emit, **{"cancelled": lambda: False, **more})
 
 
 def message(
-    folder: Path, inputs: int, steps: int, mode: str = "free", noise: bool = False, start: int = 0
+    folder: Path, inputs: int, steps: int, program: ProgramName = ProgramName.GENERATE, start: int = 0
 ) -> MessageFile:
     head = JobHead(
-        config_id=D, plan=D, key_set=D, mode=mode, steps=steps, start=start if inputs else 1, inputs=inputs,
-        noise=steps if noise else 0,
-    )  # fmt: skip
-    extra = tuple(b"n%d" % i for i in range(steps)) if noise else ()
+        config_id=D, plan=D, key_set=D, program=program, steps=steps, start=start if inputs else 1, inputs=inputs
+    )
+    extra = tuple(b"n%d" % i for i in range(head.noise))
     request = JobRequest(head=head, inputs=tuple(b"i%d" % i for i in range(inputs)), noise=extra)
     (folder / "request.bin").write_bytes(request.pack())
     return MessageFile(folder / "request.bin", Limits(), kinds=("job",))
@@ -105,14 +108,14 @@ def test_killed_after_any_unit_it_ends_the_same(
                     raise Killed
 
         with contextlib.suppress(Killed):
-            perform(Chain(), work, order, emit=emit, cancelled=lambda: False)
+            work_on(work, order, emit=emit)
     facts: list[Mapping[str, Any]] = []
-    perform(Chain(), work, order, emit=facts.append, cancelled=lambda: False)
+    work_on(work, order, emit=facts.append)
     assert outputs(folder / "job") == [b"g%d" % (inputs - 1 + k) for k in range(steps)]
     found = Journal(folder / "session").read()
     assert (found.position, found.pending, found.units) == (inputs - 1 + steps, True, inputs - 1 + steps)
     fed = [b"i%d" % k for k in range(inputs)] + [b"g%d" % (inputs - 1 + k) for k in range(steps - 1)]
-    assert found.values["cache#0"] == b"".join(b"[%d:%s]" % (p, t) for p, t in enumerate(fed))
+    assert found.values["cache/k#0"] == b"".join(b"[%d:%s]" % (p, t) for p, t in enumerate(fed))
     assert facts[-1]["outputs"] == steps
 
 
@@ -131,50 +134,54 @@ def test_a_job_that_gives_up_its_turn_after_any_unit_ends_the_same(
             asked.append(1)
             return len(asked) >= turn
 
-        whole = perform(
-            Chain(), work, order, emit=lambda _f: None, cancelled=lambda: False, yielding=yielding
-        )  # fmt: skip
+        whole = work_on(work, order, yielding=yielding)
         spent = min(spent + turn, inputs - 1 + steps)
         assert whole == (spent == inputs - 1 + steps)
         assert Journal(folder / "session").head().units == spent
         if whole:
             break
-    assert whole or perform(Chain(), work, order, emit=lambda _f: None, cancelled=lambda: False)
+    assert whole or work_on(work, order)
     assert outputs(folder / "job") == [b"g%d" % (inputs - 1 + k) for k in range(steps)]
 
 
 def test_a_second_job_first_takes_in_the_pending_token(tmp_path: Path) -> None:
-    perform(Chain(), message(tmp_path, 1, 2), task(tmp_path), emit=lambda _f: None, cancelled=lambda: False)
+    work_on(message(tmp_path, 1, 2), task(tmp_path))
     second = task(tmp_path, pending=True, job="ef" * 16)
-    work = message(tmp_path, 1, 1, mode="logits", start=2)
-    perform(Chain(), work, second, emit=lambda _f: None, cancelled=lambda: False)
+    work = message(tmp_path, 1, 1, program=ProgramName.LOGITS, start=2)
+    work_on(work, second)
     assert outputs(tmp_path / "job")[0] == b"logits[0:i0][1:g0][2:g1][3:i0]"
     assert not Journal(tmp_path / "session").head().pending
 
 
 def test_noise_reaches_its_own_step(tmp_path: Path) -> None:
-    perform(Chain(), message(tmp_path, 2, 3, noise=True), task(tmp_path), emit=lambda _f: None, cancelled=lambda: False)
+    work_on(message(tmp_path, 2, 3, ProgramName.SAMPLE), task(tmp_path))
     assert outputs(tmp_path / "job") == [b"g1n0", b"g2n1", b"g3n2"]
 
 
 def test_cancel_leaves_the_last_whole_unit(tmp_path: Path) -> None:
     seen: list[Mapping[str, Any]] = []
     with pytest.raises(CancelledWork):
-        perform(
-            Chain(), message(tmp_path, 1, 4), task(tmp_path), emit=seen.append,
-            cancelled=lambda: any(f.get("outputs") == 2 for f in seen),
-        )  # fmt: skip
+        stop = {"cancelled": lambda: any(f.get("outputs") == 2 for f in seen)}
+        work_on(message(tmp_path, 1, 4), task(tmp_path), emit=seen.append, **stop)
     assert Journal(tmp_path / "session").head().position == 2
     assert len(outputs(tmp_path / "job")) == 2
 
 
 def test_the_units_follow_from_public_numbers() -> None:
-    kinds = [u.kind for u in units("free", 3, 2, False)]
-    assert kinds == ["prompt", "generate", "generate", "generate"]
-    assert [u.kind for u in units("logits", 1, 2, True)] == ["prompt", "prompt", "logits"]
-    assert [(u.kind, u.source) for u in units("free", 2, 0, True)] == [("generate", None), ("generate", None)]
+    generate, logits = ProgramName.GENERATE, ProgramName.LOGITS
+    assert [u.program for u in units(generate, 3, 2, False)] == ["prompt", "generate", "generate", "generate"]
+    assert [u.program for u in units(logits, 1, 2, True)] == ["prompt", "prompt", "logits"]
+    assert [(u.program, u.source) for u in units(generate, 2, 0, True)] == [("generate", None), ("generate", None)]
     with pytest.raises(WireError):
-        units("free", 2, 0, False)
+        units(generate, 2, 0, False)
+
+
+@pytest.mark.parametrize("program", [ProgramName.GENERATE, ProgramName.SAMPLE])
+def test_events_keep_their_words_whether_or_not_there_is_noise(tmp_path: Path, program: ProgramName) -> None:
+    seen: list[Mapping[str, Any]] = []
+    work_on(message(tmp_path, 2, 1, program), task(tmp_path), emit=seen.append)
+    assert [f["kind"] for f in seen if "kind" in f and "bootstrap" not in f] == ["prompt", "generate"]
+    assert [f["step"] for f in seen if f.get("bootstrap") == f.get("bootstraps") == 1 and "step" in f] == [0]
 
 
 def test_a_full_disk_ends_the_job_and_keeps_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,10 +197,10 @@ def test_a_full_disk_ends_the_job_and_keeps_the_session(tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="no space") as caught:
-            perform(Chain(), work, order, emit=seen.append, cancelled=lambda: False)
+            work_on(work, order, emit=seen.append)
     assert _code(caught.value) == "disk_full"
     assert Journal(tmp_path / "session").head().position == 1
-    perform(Chain(), work, order, emit=seen.append, cancelled=lambda: False)
+    work_on(work, order, emit=seen.append)
     assert outputs(tmp_path / "job") == [b"g0", b"g1", b"g2"]
 
 
@@ -205,11 +212,11 @@ def test_a_job_that_outgrows_the_quota_ends_and_keeps_the_session(tmp_path: Path
     work = message(tmp_path, 1, 30)
     room = folder_bytes(tmp_path) + 9000
     with pytest.raises(Refusal, match=f"of {room} are used") as caught:
-        perform(Chain(), work, task(tmp_path, quota=room), emit=seen.append, cancelled=lambda: False)
+        work_on(work, task(tmp_path, quota=room), emit=seen.append)
     assert _code(caught.value) == "quota"
     assert folder_bytes(tmp_path) <= room + 1000  # records of a few hundred bytes are not asked for
     done = len(outputs(tmp_path / "job"))
     assert 0 < done < 30
     assert Journal(tmp_path / "session").read().position == done
-    perform(Chain(), work, task(tmp_path), emit=seen.append, cancelled=lambda: False)
+    work_on(work, task(tmp_path), emit=seen.append)
     assert len(outputs(tmp_path / "job")) == 30

@@ -13,6 +13,7 @@ import pytest
 from heatfhe.ckks.params import Params
 from heatfhe.errors import WireError
 from heatfhe.files import json_digest
+from heatfhe.planning import ProgramName
 from heatfhe.wire import (
     JobHead,
     JobOutput,
@@ -43,8 +44,8 @@ LIMITS = Limits()
 
 
 def head(**changes: Any) -> JobHead:
-    values = {"config_id": D, "plan": D, "key_set": D, "mode": "free", "steps": 3, "start": 0, "inputs": 2}
-    return JobHead(**{**values, **changes})
+    values = {"config_id": D, "plan": D, "key_set": D, "steps": 3, "start": 0, "inputs": 2}
+    return JobHead(**{**values, "program": ProgramName.GENERATE, **changes})
 
 
 def header_of(data: bytes) -> Header:
@@ -137,7 +138,8 @@ def test_a_key_set_is_named_by_its_content() -> None:
 
 
 def test_a_job_round_trips_through_its_header() -> None:
-    made = JobRequest(head=head(noise=3, parts=2), inputs=(b"a", b"b"), noise=tuple(b"n%d" % i for i in range(6)))
+    asked = head(program=ProgramName.SAMPLE, parts=2)
+    made = JobRequest(head=asked, inputs=(b"a", b"b"), noise=tuple(b"n%d" % i for i in range(6)))
     found = JobHead.from_header(header_of(made.pack()))
     assert found == made.head
     assert found.noise_blocks(1) == ("noise/0002", "noise/0003")
@@ -147,20 +149,36 @@ def test_a_job_round_trips_through_its_header() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"mode": "peek"},
+        {"program": ProgramName.PROMPT},
+        {"program": ProgramName.EMBED},
         {"steps": 0},
         {"steps": 5000},
-        {"mode": "logits", "steps": 2},
-        {"noise": 2},
-        {"mode": "logits", "steps": 1, "noise": 1},
+        {"program": ProgramName.LOGITS, "steps": 2},
         {"inputs": 0},
         {"start": -1},
-        {"mode": "logits", "steps": 1, "inputs": 0, "start": 4},
+        {"program": ProgramName.LOGITS, "steps": 1, "inputs": 0, "start": 4},
     ],
 )
 def test_jobs_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(WireError, match="job"):
         head(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "noise", "reason"),
+    [
+        ({"mode": "peek"}, 0, "one of free, logits"),
+        ({}, 2, "noise needs mode free and one entry per step"),
+        ({"mode": "logits", "steps": 1}, 1, "noise needs mode free and one entry per step"),
+        ({"parts": 2}, 3, "not a multiple of 2 parts"),
+    ],
+)
+def test_a_header_says_mode_and_noise_that_belong_together(changes: dict[str, Any], noise: int, reason: str) -> None:
+    good = header_of(JobRequest(head=head(), inputs=(b"a", b"b")).pack())
+    assert JobHead.from_header(good).mode == "free"
+    blocks = (*good.blocks, *((f"noise/{i:04d}", 1, D) for i in range(noise)))
+    with pytest.raises(WireError, match=reason):
+        JobHead.from_header(replace(good, body={**good.body, **changes}, blocks=blocks))
 
 
 @pytest.mark.parametrize(

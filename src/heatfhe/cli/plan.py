@@ -15,9 +15,9 @@ from heatfhe.cli.model_source import circuit_folder
 from heatfhe.errors import EngineError, MissingExtraError
 from heatfhe.planning import (
     ALGORITHMS,
-    PROGRAMS,
     OperatorTally,
     Plan,
+    ProgramName,
     cost_table,
     cost_tables,
     default_cost,
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--placement", choices=sorted(ALGORITHMS), default="exact", help="algorithm (default exact)")
     parser.add_argument("--costs", metavar="TABLE", help=f"cost table: {', '.join(cost_tables())}, or a .json file")
     parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
-    parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(PROGRAMS)}")
+    parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(ProgramName)}")
     parser.add_argument("--cut-polynomials", action="store_true", help="allow bootstraps inside polynomials")
     parser.add_argument("--mlp", choices=("auto", "A", "B"), default="auto", help="variant of the MLP (default auto)")
     parser.add_argument("--compare", action="store_true", help="run every placement and show them side by side")

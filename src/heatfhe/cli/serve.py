@@ -23,7 +23,6 @@ EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --fold
   heat serve default --params insecure-native-12 --insecure --folder served
   heat serve my-circuit --params native-16-r40 --folder served --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
 """
-PROGRAMS = ("generate", "prompt", "logits", "sample")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -142,14 +141,15 @@ def _source(args: argparse.Namespace, console: Console) -> ModelSource:
 
 def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
     """A plan with every program, kept in the folder so that a restart serves the same configuration."""
-    from heatfhe.planning import plan, preset
+    from heatfhe.planning import ProgramName, plan, preset
 
     context = args.context or circuit.shape.context
     path: Path = args.folder / "plans" / f"{circuit.digest[:16]}-{args.params}-{context}.json"
     if not path.exists():
         console.print(f"planning {circuit.name} for {args.params} ...")
         path.parent.mkdir(parents=True, exist_ok=True)
-        plan(circuit, preset(args.params), context=context, programs=PROGRAMS).save(path)
+        programs = (ProgramName.GENERATE, ProgramName.PROMPT, ProgramName.LOGITS, ProgramName.SAMPLE)
+        plan(circuit, preset(args.params), context=context, programs=programs).save(path)
     return path
 
 

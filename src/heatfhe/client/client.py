@@ -30,6 +30,7 @@ from heatfhe.client.trust import check_config, key_request, trusted_bits
 from heatfhe.engine import Keyring, KeyringFactory
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import atomic_write
+from heatfhe.planning import ProgramName
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.wire import Fields, ModelConfig
 
@@ -214,7 +215,7 @@ class Client:
             raise ConfigError("top_p and repetition_penalty need decrypted logits; use interactive mode for them")
         if tokens < 1:
             raise ConfigError(f"at least one token must be asked for, got {tokens}")
-        if interactive and "logits" not in self.config.programs:
+        if interactive and ProgramName.LOGITS not in self.config.programs:
             raise ConfigError("this server's plan returns no logits, so it has no interactive mode; run freely instead")
         if sampler.temperature > 0 and not interactive:
             check_temperature(sampler.temperature, self.config)
@@ -285,7 +286,7 @@ class Client:
         if found is None:
             raise ConfigError("no unfinished job of this model is on this machine; ask again")
         talk = Conversation(found.session)
-        if found.mode == "logits":
+        if found.interactive:
             self.pending.remove(found.key)
             self._forget(talk)
             raise ConfigError("an interactive answer cannot be resumed, and its session was deleted; ask again")

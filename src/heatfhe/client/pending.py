@@ -14,6 +14,8 @@ from typing import Any
 from heatfhe.client.leftovers import sweep
 from heatfhe.errors import FileFormatError
 from heatfhe.files import atomic_write, read_json, write_json
+from heatfhe.planning import ProgramName
+from heatfhe.wire import MODES
 
 KIND, VERSIONS = "heatfhe-pending-job", (1, 2)
 _ALONE_SECONDS = 3600.0
@@ -21,7 +23,7 @@ _ALONE_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingJob:
-    """One job that was sent, or about to be. ``keep`` says that its session is wanted after it."""
+    """One job that was sent, or about to be, in the wire's ``mode``. ``keep`` says that its session is wanted later."""
 
     key: str
     session: str
@@ -31,6 +33,11 @@ class PendingJob:
     keep: bool
     job: str
     data: bytes
+
+    @property
+    def interactive(self) -> bool:
+        """Whether the client chooses each token from logits."""
+        return self.mode == MODES[ProgramName.LOGITS]
 
 
 class PendingJobs:
@@ -91,4 +98,4 @@ class PendingJobs:
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
         """Version 1 said neither mode nor keep: free running, and a session that nobody deletes."""
-        return {"mode": "free", "keep": True, **read_json(path, KIND, VERSIONS)}
+        return {"mode": MODES[ProgramName.GENERATE], "keep": True, **read_json(path, KIND, VERSIONS)}

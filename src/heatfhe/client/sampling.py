@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from heatfhe.approx import gumbel_bound
 from heatfhe.errors import ConfigError
+from heatfhe.planning import ProgramName
 from heatfhe.wire import ModelConfig
 
 Real = NDArray[np.float64]
@@ -35,7 +36,7 @@ def largest_temperature(noise_bound: float, vocabulary: int) -> float:
 
 def check_temperature(temperature: float, config: ModelConfig) -> None:
     """Refuse noise that a server's plan cannot add, or that its argmax was not made for."""
-    if "sample" not in config.programs:
+    if ProgramName.SAMPLE not in config.programs:
         raise ConfigError("this server's plan does not sample under encryption; use temperature 0 or interactive mode")
     most = min(largest_temperature(config.noise_bound, config.vocabulary), config.max_temperature)
     if temperature > most:

@@ -20,6 +20,7 @@ from heatfhe.client.read import read_logits, read_token, round_to_bits
 from heatfhe.client.sampling import Sampler
 from heatfhe.client.talk import Conversation
 from heatfhe.engine import Keyring
+from heatfhe.planning import ProgramName
 from heatfhe.wire import Fields, JobHead, ModelConfig
 
 DUMMY = 0  # a token to send where the true one could not be read
@@ -67,11 +68,12 @@ class Steps:
         """One job for all steps: the server chooses under encryption."""
         noise: list[bytes] = []
         layout, temperature = self._layout, asked.sampler.temperature
-        if temperature > 0:
+        program = ProgramName.SAMPLE if temperature > 0 else ProgramName.GENERATE
+        if program is ProgramName.SAMPLE:
             for _ in range(asked.tokens):
                 row = gumbel_noise(rng, self._config.vocabulary, temperature)
                 noise += [self._keyring.encrypt(v, level=layout.noise_level) for v in layout.place_words(row)]
-        sent = self._send(asked, asked.ids, mode="free", steps=asked.tokens, noise=noise)
+        sent = self._send(asked, asked.ids, program=program, steps=asked.tokens, noise=noise)
         self._jobs.fetch(sent, lambda parts: self._take_word(asked.talk, parts, asked.end, out), out.note)
 
     def again(self, job: PendingJob, talk: Conversation, out: Exchange) -> None:
@@ -94,7 +96,7 @@ class Steps:
             return False
 
         for _ in range(asked.tokens):
-            self._jobs.fetch(self._send(asked, fresh, mode="logits", steps=1), take, out.note)
+            self._jobs.fetch(self._send(asked, fresh, program=ProgramName.LOGITS, steps=1), take, out.note)
             talk.position, talk.pending = session_state(self._link, talk.session)
             token = chosen[-1]
             if token is not None and token == asked.end:
@@ -117,7 +119,9 @@ class Steps:
     def _decrypt(self, parts: Sequence[bytes]) -> NDArray[np.float64]:
         return self._layout.read_words([self._keyring.decrypt(p) for p in parts])
 
-    def _send(self, asked: Asked, ids: list[int], *, mode: str, steps: int, noise: Sequence[bytes] = ()) -> Sent:
+    def _send(
+        self, asked: Asked, ids: list[int], *, program: ProgramName, steps: int, noise: Sequence[bytes] = ()
+    ) -> Sent:
         talk, layout = asked.talk, self._layout
         rows = self._bundle.rows(ids)
         inputs = [self._keyring.encrypt(layout.place_row(r), level=layout.input_level) for r in rows]
@@ -125,11 +129,10 @@ class Steps:
             config_id=self._config.config_id,
             plan=self._config.plan,
             key_set=self._key_set,
-            mode=mode,
+            program=program,
             steps=steps,
             start=talk.position,
             inputs=len(inputs),
-            noise=steps if noise else 0,
             parts=layout.parts,
         )
         sent = self._jobs.send(talk.session, head, inputs, noise, keep=asked.keep)

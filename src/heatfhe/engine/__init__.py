@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from heatfhe.engine.clear import BootstrapNoise, ClearEngine, Noise
-from heatfhe.engine.decode import Decode
+from heatfhe.engine.conversation import Conversation, run
 from heatfhe.engine.measure import describe_machine, measure_request
 from heatfhe.engine.measure import measure as measure_costs
 from heatfhe.engine.noise import MAGNITUDES as NOISE_MAGNITUDES
@@ -23,7 +23,7 @@ from heatfhe.engine.protocol import (
     Plain,
     Slots,
 )
-from heatfhe.engine.run import Runner, key_request, run
+from heatfhe.engine.runner import Runner, key_request
 from heatfhe.errors import ConfigError, MissingExtraError
 from heatfhe.planning import LinearMap, Vector
 
@@ -66,7 +66,7 @@ __all__ = [
     "OPENFHE_KEY",
     "BootstrapNoise",
     "ClearEngine",
-    "Decode",
+    "Conversation",
     "Engine",
     "EngineFactory",
     "KeyRequest",

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Cache, Circuit, embed, forward
-from heatfhe.engine import BootstrapNoise, ClearEngine, Decode, Noise
+from heatfhe.engine import BootstrapNoise, ClearEngine, Noise, run
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation.fidelity import Fidelity, diverged, fidelity, log_softmax
-from heatfhe.planning import Plan
+from heatfhe.planning import Plan, ProgramName
 from heatfhe.progress import SILENT, Reporter
 
 Tokens = NDArray[np.int64]
@@ -79,25 +79,24 @@ def drift(
         raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
     clear = circuit.run(tokens)
     engine = ClearEngine(plan.params, noise=noise, rng=np.random.default_rng(seed), strict=False)
-    decode = Decode(plan, engine, plan.source(circuit))
+    rows = (plan.packing.pack_residual(circuit.folded.token[column]) for column in tokens.T)
+    inputs = ([engine.value(row)] for row in rows)
     found = []
     reporter.start(circuit.name, tokens.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):
-        for position in range(tokens.shape[1]):
-            rows = plan.packing.pack_residual(circuit.folded.token[tokens[:, position]])
-            logits = decode.logits([engine.value(rows)])
+        for position, logits in enumerate(run(plan, circuit, engine, inputs, program=ProgramName.LOGITS)):
             found.append(plan.packing.unpack_vocabulary([v.slots for v in logits]))
             reporter.advance(circuit.name, position=position)
     reporter.done(circuit.name)
     largest = circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
-    run = np.stack(found, axis=1)
+    decoded = np.stack(found, axis=1)
     return Drift(
         name=circuit.name,
-        bootstraps=len(plan.program("logits").bootstraps()),
+        bootstraps=len(plan.program(ProgramName.LOGITS).bootstraps()),
         sigma=sigma,
         seed=seed,
-        fidelity=fidelity(clear, run, targets, largest=largest),
-        collapsed_by_position=tuple(float(v) for v in diverged(run, largest).mean(axis=0)),
+        fidelity=fidelity(clear, decoded, targets, largest=largest),
+        collapsed_by_position=tuple(float(v) for v in diverged(decoded, largest).mean(axis=0)),
     )
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import Decode, Engine
+from heatfhe.engine import Engine, run
 from heatfhe.errors import ConfigError, DecryptError, FileFormatError
 from heatfhe.evaluation.fidelity import Fidelity, fidelity
 from heatfhe.files import atomic_write, json_digest
-from heatfhe.planning import CostTable, Plan, tally
+from heatfhe.planning import CostTable, Plan, ProgramName, tally
 from heatfhe.progress import SILENT, Reporter
 
 Tokens = NDArray[np.int64]
@@ -150,7 +150,9 @@ def decode_windows(
         raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
     if endpoint is not None:
         setting = endpoint.setting
-    run_of = json_digest([plan.circuit, plan.params.digest, plan.context, plan.program("logits").as_json(), engine])
+    run_of = json_digest(
+        [plan.circuit, plan.params.digest, plan.context, plan.program(ProgramName.LOGITS).as_json(), engine]
+    )
     chosen = range(len(tokens)) if only is None else only
     reporter.start(circuit.name, len(chosen))
     found = []
@@ -178,7 +180,7 @@ def judge(
     """Compare decoded windows with the circuit's own logits; ``costs`` prices the prediction."""
     tokens, targets = windows[:, :-1], windows[:, 1:]
     clear = circuit.run(tokens)
-    run = np.stack([w.logits for w in found])
+    decoded = np.stack([w.logits for w in found])
     count = tokens.size
     spent: Counter[str] = sum((Counter(w.seconds) for w in found), Counter())
     largest = circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
@@ -187,12 +189,12 @@ def judge(
         engine=engine,
         params=plan.params.name,
         positions=tokens.shape[1],
-        fidelity=fidelity(clear, run, targets, largest=largest),
+        fidelity=fidelity(clear, decoded, targets, largest=largest),
         bootstraps=sum(w.bootstraps for w in found) / count,
         seconds=sum(spent.values()) / count,
         by_operator={k: spent[k] / count for k in sorted(spent)},
-        predicted={k: t.seconds for k, t in tally(plan, "logits", costs).items()},
-        largest_error=float(np.abs(run - clear).max()),
+        predicted={k: t.seconds for k, t in tally(plan, ProgramName.LOGITS, costs).items()},
+        largest_error=float(np.abs(decoded - clear).max()),
     )
 
 
@@ -238,19 +240,15 @@ def free_running(
 ) -> FreeRun:
     """``count`` free-running steps after a prompt: each token is chosen under encryption and fed back without
     decryption; rows are decrypted only to be compared."""
-    level = plan.program("generate").inputs["x"].level
+    level = plan.program(ProgramName.GENERATE).inputs["x"].level
     watch = Stopwatch(clock=endpoint.now)
-    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch, recorded=False)
-    rows = [endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level) for t in prompt]
-    for row in rows[:-1]:
-        decode.prompt([row])
+    rows = [[endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level)] for t in prompt]
     got = []
-    for i in range(count):
-        parts = decode.generate([rows[-1]] if i == 0 else None)
+    for parts in run(plan, circuit, endpoint.engine, rows, count=count, reporter=watch, recorded=False):
         row = plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts])
         got.append(int(np.argmax(np.nan_to_num(row, nan=-np.inf))))
     priced: Counter[str] = Counter()
-    for program, times in (("prompt", len(prompt) - 1), ("generate", count)):
+    for program, times in ((ProgramName.PROMPT, len(prompt) - 1), (ProgramName.GENERATE, count)):
         for operator, t in tally(plan, program, costs).items():
             priced[operator] += times * t.seconds  # type: ignore[assignment]
     return FreeRun(
@@ -265,12 +263,10 @@ def free_running(
 
 def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
     watch = Stopwatch(clock=endpoint.now)
-    decode = Decode(plan, endpoint.engine, plan.source(circuit), reporter=watch, recorded=False)
-    level = plan.program("logits").inputs["x"].level
-    rows = []
-    for token in tokens:
-        x = endpoint.put(plan.packing.pack_residual(circuit.folded.token[token]), level)
-        rows.append(plan.packing.unpack_vocabulary([endpoint.get(p) for p in decode.logits([x])]))
+    level = plan.program(ProgramName.LOGITS).inputs["x"].level
+    inputs = ([endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level)] for t in tokens)
+    answers = run(plan, circuit, endpoint.engine, inputs, program=ProgramName.LOGITS, reporter=watch, recorded=False)
+    rows = [plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts]) for parts in answers]
     return Window(np.asarray(rows, dtype=np.float64), dict(watch.seconds), watch.bootstraps)
 
 

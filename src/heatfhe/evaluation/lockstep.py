@@ -9,7 +9,7 @@ from the second, what the step itself has added. For the owner of the key alone,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import ClearEngine, Decode
+from heatfhe.engine import ClearEngine, run
 from heatfhe.evaluation.encrypted import Endpoint
-from heatfhe.planning import Plan, Step
+from heatfhe.planning import Plan, ProgramName, Step
 
 Real = NDArray[np.float64]
 Look = Callable[[Step], bool]
@@ -179,13 +179,15 @@ def lockstep(
 ) -> tuple[list[StepError], list[tuple[Real, Real]]]:
     """The logits of each token on both engines: what was seen after every step, and both rows of words, clear first."""
     both = Lockstep(plan, endpoint, look, clear)
-    decode = Decode(plan, both, plan.source(circuit), reporter=both)
-    level = plan.program("logits").inputs["x"].level
+    level = plan.program(ProgramName.LOGITS).inputs["x"].level
+
+    def inputs() -> Iterator[list[Pair]]:
+        for position, token in enumerate(tokens):
+            both.position = position
+            yield [both.put(plan.packing.pack_residual(circuit.folded.token[token]), level)]
+
     rows = []
-    for position, token in enumerate(tokens):
-        both.position = position
-        x = both.put(plan.packing.pack_residual(circuit.folded.token[token]), level)
-        parts = decode.logits([x])
+    for parts in run(plan, circuit, both, inputs(), program=ProgramName.LOGITS, reporter=both):
         true = plan.packing.unpack_vocabulary([p.clear.slots[0] for p in parts])
         rows.append((true, plan.packing.unpack_vocabulary([endpoint.get(p.other) for p in parts])))
     return both.seen, rows

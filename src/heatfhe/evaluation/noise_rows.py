@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import ClearEngine, Decode
+from heatfhe.engine import ClearEngine, run
 from heatfhe.errors import ConfigError
-from heatfhe.planning import Plan
+from heatfhe.planning import Plan, ProgramName
 
 Real = NDArray[np.float64]
 
@@ -55,23 +55,16 @@ def noisy_engine(plan: Plan, sigmas: Sequence[float], *, seed: int = 0, cache_by
 
 def logit_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Sequence[int]) -> list[Real]:
     """Logits (R, V) after each of the tokens."""
-    decode = Decode(plan, engine, plan.source(circuit))
-    out = []
-    for token in tokens:
-        parts = decode.logits([engine.value(_rows(plan, circuit, engine, token))])
-        out.append(plan.packing.unpack_vocabulary([p.slots for p in parts]))
-    return out
+    inputs = ([engine.value(_rows(plan, circuit, engine, token))] for token in tokens)
+    answers = run(plan, circuit, engine, inputs, program=ProgramName.LOGITS)
+    return [plan.packing.unpack_vocabulary([p.slots for p in parts]) for parts in answers]
 
 
 def free_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, prompt: Sequence[int], count: int) -> FreeRows:
     """Tokens generated after a prompt, each row fed back its own; the argmax runs as planned."""
-    decode = Decode(plan, engine, plan.source(circuit))
-    given = [engine.value(_rows(plan, circuit, engine, t)) for t in prompt]
-    for x in given[:-1]:
-        decode.prompt([x])
+    given = [[engine.value(_rows(plan, circuit, engine, t))] for t in prompt]
     tokens, leaders = [], []
-    for i in range(count):
-        parts = decode.generate(None if i else [given[-1]])
+    for parts in run(plan, circuit, engine, given, count=count):
         rows = plan.packing.unpack_vocabulary([p.slots for p in parts])
         tokens.append(rows.argmax(axis=-1))
         leaders.append(rows.max(axis=-1))

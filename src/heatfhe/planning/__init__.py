@@ -9,8 +9,8 @@ from heatfhe.planning.pack import LinearMap, Packing, Vector
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.placement import ALGORITHMS, Placement, Rules, check, place
 from heatfhe.planning.plan import Plan, default_cost, plan
-from heatfhe.planning.program import Port, Program, Step
-from heatfhe.planning.programs import PROGRAMS, record
+from heatfhe.planning.program import Port, Program, ProgramName, Step
+from heatfhe.planning.programs import record
 from heatfhe.planning.show import bars as tally_bars
 from heatfhe.planning.show import levels as level_digits
 from heatfhe.planning.source import PlaintextSource
@@ -22,7 +22,6 @@ __all__ = [
     "ALGORITHMS",
     "IN_MAPS",
     "KINDS",
-    "PROGRAMS",
     "CostTable",
     "Dense",
     "Given",
@@ -37,6 +36,7 @@ __all__ = [
     "Plan",
     "Port",
     "Program",
+    "ProgramName",
     "Rules",
     "Step",
     "Vector",

@@ -18,8 +18,8 @@ from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
 from heatfhe.planning.placement import Rules, place
-from heatfhe.planning.program import Program
-from heatfhe.planning.programs import PROGRAMS, record
+from heatfhe.planning.program import Program, ProgramName
+from heatfhe.planning.programs import record
 from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.weights import Weight
 from heatfhe.stages import Shape
@@ -47,9 +47,9 @@ class Plan:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        unknown = set(self.programs) - set(PROGRAMS)
+        unknown = set(self.programs) - set(ProgramName)
         if unknown or not self.programs:
-            raise ConfigError(f"a plan holds programs among {', '.join(PROGRAMS)}, got {sorted(self.programs)}")
+            raise ConfigError(f"a plan holds programs among {', '.join(ProgramName)}, got {sorted(self.programs)}")
         legal.check(self)
 
     @cached_property
@@ -163,7 +163,7 @@ def plan(
     placement: str = "exact",
     cost: CostTable | str | None = None,
     context: int | None = None,
-    programs: Sequence[str] = ("generate", "prompt"),
+    programs: Sequence[str] = (ProgramName.GENERATE, ProgramName.PROMPT),
     rules: Rules | None = None,
     halve: bool | None = None,
     contract: bool = True,
@@ -201,7 +201,7 @@ def plan(
     made: dict[str, Program] = {}
     products: dict[Weight, LinearMap] = {}
     cache: dict[str, int] = {}
-    for name in programs:
+    for name in map(str, programs):
         recording = record(
             circuit, packing, name, window=params.window, halve=halve, contract=contract, mlp=mlp, tight=tight
         )
@@ -213,7 +213,7 @@ def plan(
         }
         program = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
         made[name] = replace(program, predicted_seconds=program.predicted_seconds + _drops(program, table))
-        if name != "embed":
+        if name != ProgramName.EMBED:
             cache = levels
         products.update(recording.products)
     return Plan(

@@ -6,12 +6,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any
 
 from heatfhe.errors import ConfigError
 from heatfhe.planning.instructions import KINDS, Instruction
 from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.weights import Weight, parse_weight
+
+
+class ProgramName(str, Enum):
+    """What one run of a plan does with one token; its value is the name in plan files and on the command line.
+
+    prompt: the cache filled, no head. generate: the next token, as a one-hot row and as the next input. logits: the
+    logits themselves. sample: as generate, with an encrypted noise row added to the logits. embed: a one-hot row as an
+    input.
+    """
+
+    PROMPT = "prompt"
+    GENERATE = "generate"
+    LOGITS = "logits"
+    SAMPLE = "sample"
+    EMBED = "embed"
+
+    __str__ = str.__str__
+    __repr__ = str.__repr__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatfhe.wire import MEDIA_TYPE, STATUS
+from heatfhe.wire import MEDIA_TYPE, MODES, STATUS
 
 DIGEST: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
@@ -82,7 +82,7 @@ JOB = record(
     {
         "job": IDENTIFIER,
         "session": IDENTIFIER,
-        "mode": {"type": "string", "enum": ["free", "logits"]},
+        "mode": {"type": "string", "enum": sorted(set(MODES.values()))},
         "steps": COUNT,
         "inputs": COUNT,
         "units": COUNT,

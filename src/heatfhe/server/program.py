@@ -10,13 +10,12 @@ from typing import Any
 
 from heatfhe.approx import gumbel_bound
 from heatfhe.circuit import Circuit
-from heatfhe.engine import Decode, key_request, load_engine
-from heatfhe.errors import ConfigError, WireError
-from heatfhe.planning import Plan, key_bytes
+from heatfhe.engine import Runner, key_request, load_engine
+from heatfhe.errors import ConfigError
+from heatfhe.planning import Plan, ProgramName, key_bytes
 from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings
-from heatfhe.server.work import Tick
 from heatfhe.stages import Embed, centred, of
 from heatfhe.wire import Message, ModelConfig, Price
 
@@ -32,11 +31,11 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
     """What clients are told of a model, and what its workers will be told."""
     plan, circuit = Plan.load(source.plan), Circuit.load(source.circuit)
     plan.source(circuit)  # refuses a circuit the plan was not made for
-    for name in ("prompt", "generate"):
+    for name in (ProgramName.PROMPT, ProgramName.GENERATE):
         plan.program(name)
     engine = "clear" if settings.simulate else plan.params.engine
-    packing, generate = plan.packing, plan.program("generate")
-    sample = plan.programs.get("sample")
+    packing, generate = plan.packing, plan.program(ProgramName.GENERATE)
+    sample = plan.programs.get(ProgramName.SAMPLE)
     bundle = make_bundle(plan, circuit)
     noise_bound = float(circuit.calibration.magnitudes.get("logits", 0.0)) if sample is not None else 0.0
     config = ModelConfig(
@@ -65,7 +64,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         noise_bound=noise_bound,
         max_temperature=highest_temperature(circuit, noise_bound, source.max_temperature),
         price=Price(
-            seconds_per_prompt_token=plan.program("prompt").predicted_seconds,
+            seconds_per_prompt_token=plan.program(ProgramName.PROMPT).predicted_seconds,
             seconds_per_token=generate.predicted_seconds,
             key_bytes=key_bytes(plan),
             bootstraps_per_token=len(generate.bootstraps()),
@@ -111,89 +110,12 @@ def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
     return Message(kind="bundle", plan=plan.digest, body=body, blocks=blocks).pack()
 
 
-class PlanRunner:
-    """A plan on an engine opened with one client's evaluation keys."""
-
-    def __init__(self, plan: Plan, circuit: Circuit, engine: Any) -> None:
-        self._plan, self._engine = plan, engine
-        self._ticks = _Bootstraps(plan)
-        self._decode = Decode(plan, engine, plan.source(circuit), reporter=self._ticks)
-
-    def restore(self, values: Mapping[str, bytes]) -> None:
-        """Take a session's state over."""
-        self._decode.cache, self._decode.next = {}, None
-        for name, data in values.items():
-            port, _, _ = name.rpartition("#")
-            value = self._engine.parse(data)
-            if port == "next":
-                self._decode.next = [*(self._decode.next or ()), value]
-            else:
-                self._decode.cache.setdefault(port, []).append(value)
-
-    def values(self) -> dict[str, bytes]:
-        """The session's state in wire form: every cache ciphertext, and the fed-back one."""
-        ports = {**self._decode.cache, **({"next": self._decode.next} if self._decode.next is not None else {})}
-        return {f"{name}#{i}": self._engine.dump(v) for name, row in ports.items() for i, v in enumerate(row)}
-
-    def prompt(self, token: bytes | None, position: int, tick: Tick) -> None:
-        """A token into the cache."""
-        self._decode.prompt(self._ready("prompt", token, position, tick))
-
-    def generate(self, token: bytes | None, noise: tuple[bytes, ...], position: int, tick: Tick) -> tuple[bytes, ...]:
-        """The next token's near one-hot row."""
-        program = "sample" if noise else "generate"
-        x = self._ready(program, token, position, tick)
-        if noise:
-            return self._dump(self._decode.sample([self._parse(program, "noise", n) for n in noise], x))
-        return self._dump(self._decode.generate(x))
-
-    def logits(self, token: bytes | None, position: int, tick: Tick) -> tuple[bytes, ...]:
-        """The logits after a token."""
-        return self._dump(self._decode.logits(self._ready("logits", token, position, tick)))
-
-    def _ready(self, program: str, token: bytes | None, position: int, tick: Tick) -> list[Any]:
-        self._decode.position, self._ticks.tick = position, tick
-        if token is not None:
-            return [self._parse(program, "x", token)]
-        if self._decode.next is None:
-            raise WireError("the session holds no generated token to go on from; send an input")
-        return list(self._decode.next)
-
-    def _parse(self, program: str, port: str, data: bytes) -> Any:
-        value, level = self._engine.parse(data), self._plan.program(program).inputs[port].level
-        if self._engine.level(value) < level:
-            raise WireError(f"an input comes at level {self._engine.level(value)}, the plan needs {level}")
-        return value
-
-    def _dump(self, values: list[Any]) -> tuple[bytes, ...]:
-        return tuple(self._engine.dump(v) for v in values)
-
-
-class _Bootstraps:
-    """A Reporter that turns a program's steps into bootstraps done of bootstraps in all."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._totals = {name: len(program.bootstraps()) for name, program in plan.programs.items()}
-        self._done = 0
-        self.tick: Tick = lambda _done, _total: None
-
-    def start(self, task: str, total: int | None = None) -> None:
-        self._done = 0
-
-    def advance(self, task: str, **facts: float | int | str) -> None:
-        if str(facts.get("kind", "")).startswith("bootstrap"):
-            self._done += 1
-            self.tick(self._done, self._totals[task])
-
-    def done(self, task: str) -> None:
-        return
-
-
-def open_runner(opening: Mapping[str, Any]) -> PlanRunner:
+def open_runner(opening: Mapping[str, Any]) -> Runner:
     """Open a model for a key set, as a worker is told to."""
     plan, circuit = Plan.load(Path(opening["plan"])), Circuit.load(Path(opening["circuit"]))
     keys = FolderKeys(Path(opening["keys"]["folder"]), opening["keys"]["key_set"])
     options = dict(opening["options"])
     if opening["engine"] == "native":
         options.setdefault("device", opening["device"])
-    return PlanRunner(plan, circuit, load_engine(opening["engine"])(key_request(plan), keys, **options))
+    engine = load_engine(opening["engine"])(key_request(plan), keys, **options)
+    return Runner(plan, engine, plan.source(circuit))

@@ -223,11 +223,10 @@ class Service:
             raise Refusal("stale_config", "the job was made for another plan", "fetch the configuration again")
         if head.key_set != record.key_set:
             raise Refusal("key_mismatch", "the session uses another key set", "encrypt under the session's keys")
-        program = "logits" if head.mode == "logits" else "sample" if head.noise else "generate"
-        if program not in model.config.programs:
+        if head.program not in model.config.programs:
             raise Refusal(
                 "bad_message",
-                f"this model's plan has no program {program!r}",
+                f"this model's plan has no program {head.program!r}",
                 f"it has {', '.join(model.config.programs)}; the operator can plan with it",
             )
         if head.steps > self.settings.max_steps:
@@ -264,7 +263,7 @@ class Service:
                     "shorten the prompt, ask for fewer steps, or open a new session",
                 )
             price = model.config.price
-            work = units(head.mode, head.steps, head.inputs, record.pending)
+            work = units(head.program, head.steps, head.inputs, record.pending)
             self.queue.check_room(client, seconds_per_job=price.seconds_per_token * len(work))
             now = self.clock.now()
             self.sessions.touch(client, session, now=now)

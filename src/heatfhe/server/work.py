@@ -4,46 +4,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from heatfhe.engine import Conversation, Runner
 from heatfhe.errors import WireError
 from heatfhe.files import atomic_write
+from heatfhe.planning import Plan, ProgramName
 from heatfhe.server.journal import Journal, Snapshot
 from heatfhe.server.quota import client_bytes, over_quota
-from heatfhe.wire import JobHead, JobOutput, MessageFile, Refusal
+from heatfhe.wire import JobHead, JobOutput, MessageFile, Refusal, unit_kind
 
-Tick = Callable[[int, int], None]  # bootstraps done, bootstraps in all
 Emit = Callable[[Mapping[str, Any]], None]
-
-
-class Runner(Protocol):
-    """A model opened for one client's keys. It holds one session's encrypted state at a time."""
-
-    def restore(self, values: Mapping[str, bytes]) -> None:
-        """Take a state over; an empty mapping is an empty session."""
-        ...
-
-    def values(self) -> dict[str, bytes]:
-        """The state in wire form."""
-        ...
-
-    def prompt(self, token: bytes | None, position: int, tick: Tick) -> None:
-        """Put a token into the cache: an encrypted input, or None for the fed-back one."""
-        ...
-
-    def generate(self, token: bytes | None, noise: tuple[bytes, ...], position: int, tick: Tick) -> tuple[bytes, ...]:
-        """The same, then the near one-hot row of the next token, whose embedding becomes the fed-back one.
-
-        ``noise`` is empty for greedy choice, else one ciphertext per part of the vocabulary.
-        """
-        ...
-
-    def logits(self, token: bytes | None, position: int, tick: Tick) -> tuple[bytes, ...]:
-        """The same as prompt, then the logits."""
-        ...
 
 
 class CancelledWork(Exception):
@@ -52,21 +26,21 @@ class CancelledWork(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One run of a program: what it does and which input it reads (None: the fed-back token)."""
+    """One run of a program, and which input it reads (None: the fed-back token)."""
 
-    kind: str
+    program: ProgramName
     source: int | None
     step: int | None = None
 
 
-def units(mode: str, steps: int, inputs: int, pending: bool) -> list[Unit]:
+def units(program: ProgramName, steps: int, inputs: int, pending: bool) -> list[Unit]:
     """The units of a job, from public numbers alone: all but the last input fill the cache, then the steps."""
     sources: list[int | None] = [None] * pending + list(range(inputs))
     if not sources:
         raise WireError("job: an empty session needs at least one input")
-    out = [Unit("prompt", source) for source in sources[:-1]]
-    out.append(Unit("logits" if mode == "logits" else "generate", sources[-1], 0))
-    return out + [Unit("generate", None, step) for step in range(1, steps)]
+    out = [Unit(ProgramName.PROMPT, source) for source in sources[:-1]]
+    out.append(Unit(program, sources[-1], 0))
+    return out + [Unit(program, None, step) for step in range(1, steps)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,66 +79,86 @@ def perform(
     with journal.lock():
         journal.tidy()
         snapshot = journal.read()
-        plan = units(request.mode, request.steps, request.inputs, task.pending)
+        plan = units(request.program, request.steps, request.inputs, task.pending)
         done = snapshot.units if snapshot.job == task.job else 0
-        position = snapshot.position
-        if snapshot.job != task.job and position != request.start:
+        if snapshot.job != task.job and snapshot.position != request.start:
             # The session has gone on: this job ended before, and the disk did not take the record of it.
             if not all((task.job_folder / f"output-{step:04d}").exists() for step in range(request.steps)):
                 raise Refusal("conflict", "the session has gone on without this job", "submit a new job")
             emit({"unit": len(plan), "units": len(plan), "outputs": request.steps})
             return True
-        runner.restore(snapshot.values)
+        watch = _Watch(runner.plan, plan, emit, cancelled, task.seconds_per_unit)
+        talk = Conversation.restore(runner, snapshot.values, snapshot.position, reporter=watch)
         ready = sum(unit.step is not None for unit in plan[:done])
         emit({"unit": done, "units": len(plan), "outputs": ready})
-        started, spent = time.monotonic(), 0
         for index in range(done, len(plan)):
             unit = plan[index]
-            mean = (time.monotonic() - started) / spent if spent else task.seconds_per_unit
-            facts = {"unit": index, "units": len(plan), "kind": unit.kind, "steps": request.steps}
-            if unit.step is not None:
-                facts["step"] = unit.step
-            emit({**facts, "eta_s": round(mean * (len(plan) - index), 1)})
-            tick = _ticker(facts, emit, cancelled, mean, len(plan) - index)
-            tick(0, 0)
+            watch.begin(index, request.steps)
             token = None if unit.source is None else message.block(f"input/{unit.source:04d}")
-            outputs: tuple[bytes, ...] = ()
-            if unit.kind == "prompt":
-                runner.prompt(token, position, tick)
-            elif unit.kind == "logits":
-                outputs = runner.logits(token, position, tick)
-            else:
-                assert unit.step is not None
-                noise = tuple(message.block(name) for name in request.noise_blocks(unit.step))
-                outputs = runner.generate(token, noise, position, tick)
-            position, spent, values = position + 1, spent + 1, runner.values()
+            noise = () if unit.step is None else request.noise_blocks(unit.step)
+            outputs = talk.answer(unit.program, token, [message.block(name) for name in noise])
+            values = talk.values()
             task.need_room(sum(map(len, outputs)) + sum(map(len, values.values())))
             if unit.step is not None:
                 ready = unit.step + 1
                 result = JobOutput(plan=request.plan, job=task.job, step=unit.step, outputs=outputs)
                 with atomic_write(task.job_folder / f"output-{unit.step:04d}") as f:
                     f.write(result.pack())
-            after = Snapshot(
-                position=position, pending=unit.kind == "generate", job=task.job, units=index + 1, values=values
+            pending = talk.next is not None
+            journal.write(
+                Snapshot(position=talk.position, pending=pending, job=task.job, units=index + 1, values=values)
             )
-            journal.write(after)
             emit({"unit": index + 1, "units": len(plan), "outputs": ready})
             if index + 1 < len(plan) and yielding():
                 return False
     return True
 
 
-def _ticker(facts: Mapping[str, Any], emit: Emit, cancelled: Callable[[], bool], mean: float, left: int) -> Tick:
-    last = time.monotonic()
+class _Watch:
+    """A Reporter of one job's units: tells what they do and what time is left, and raises if the job is cancelled."""
 
-    def tick(done: int, total: int) -> None:
-        nonlocal last
-        if cancelled():
-            raise CancelledWork
+    def __init__(
+        self, plan: Plan, units: Sequence[Unit], emit: Emit, cancelled: Callable[[], bool], seconds_per_unit: float
+    ) -> None:
+        self._units, self._emit, self._cancelled = units, emit, cancelled
+        self._totals = {name: len(plan.program(name).bootstraps()) for name in {unit.program for unit in units}}
+        self._mean, self._spent = seconds_per_unit, 0
+        self._started = self._last = 0.0
+        self._facts: dict[str, Any] = {}
+        self._done = self._total = self._left = 0
+
+    def begin(self, index: int, steps: int) -> None:
+        """The next unit begins; its time is guessed from those before."""
+        unit, self._last = self._units[index], time.monotonic()
+        if self._spent:
+            self._mean = (self._last - self._started) / self._spent
+        else:
+            self._started = self._last
+        self._spent, self._left = self._spent + 1, len(self._units) - index
+        self._done, self._total = 0, self._totals[unit.program]
+        self._facts = {"unit": index, "units": len(self._units), "kind": unit_kind(unit.program), "steps": steps}
+        if unit.step is not None:
+            self._facts["step"] = unit.step
+        self._emit({**self._facts, "eta_s": round(self._mean * self._left, 1)})
+        self._check()
+
+    def start(self, task: str, total: int | None = None) -> None:
+        return
+
+    def advance(self, task: str, **facts: float | int | str) -> None:
+        if not str(facts.get("kind", "")).startswith("bootstrap"):
+            return
+        self._done += 1
+        self._check()
         now = time.monotonic()
-        if total and (now - last > 0.25 or done == total):
-            last = now
-            share = left - done / total
-            emit({**facts, "bootstrap": done, "bootstraps": total, "eta_s": round(mean * share, 1)})
+        if now - self._last > 0.25 or self._done == self._total:
+            self._last = now
+            eta = round(self._mean * (self._left - self._done / self._total), 1)
+            self._emit({**self._facts, "bootstrap": self._done, "bootstraps": self._total, "eta_s": eta})
 
-    return tick
+    def done(self, task: str) -> None:
+        return
+
+    def _check(self) -> None:
+        if self._cancelled():
+            raise CancelledWork

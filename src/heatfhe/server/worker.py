@@ -20,10 +20,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
 
+from heatfhe.engine import Runner
 from heatfhe.errors import HeatError, MissingKeyError, WireError
 from heatfhe.server.faults import log_fault
 from heatfhe.server.wall import close_wall
-from heatfhe.server.work import Assignment, CancelledWork, Runner, perform
+from heatfhe.server.work import Assignment, CancelledWork, perform
 from heatfhe.wire import Limits, MessageFile, Refusal
 
 logger = logging.getLogger(__name__)

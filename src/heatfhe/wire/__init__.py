@@ -4,6 +4,7 @@
 from heatfhe.wire.frame import MEDIA_TYPE, Header, Limits, Message, MessageFile, MessageScanner, TooLargeError, parse
 from heatfhe.wire.messages import (
     API_VERSIONS,
+    MODES,
     JobHead,
     JobOutput,
     JobRequest,
@@ -13,6 +14,7 @@ from heatfhe.wire.messages import (
     Price,
     ciphertext_limit,
     job_limits,
+    unit_kind,
 )
 from heatfhe.wire.refusal import STATUS, Refusal
 from heatfhe.wire.strict import Fields, is_name, strict_json
@@ -21,6 +23,7 @@ from heatfhe.wire.suspicion import looks_secret, name_is_secret
 __all__ = [
     "API_VERSIONS",
     "MEDIA_TYPE",
+    "MODES",
     "STATUS",
     "Fields",
     "Header",
@@ -44,4 +47,5 @@ __all__ = [
     "name_is_secret",
     "parse",
     "strict_json",
+    "unit_kind",
 ]

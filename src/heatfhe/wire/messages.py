@@ -10,11 +10,13 @@ from typing import Any
 from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import json_digest
+from heatfhe.planning import ProgramName
 from heatfhe.wire.frame import Header, Limits, Message
 from heatfhe.wire.strict import Fields
 
 API_VERSIONS = (1,)
-MODES = ("free", "logits")
+# The wire's words for what a job's steps run: whether "free" adds noise shows in its blocks.
+MODES = {ProgramName.GENERATE: "free", ProgramName.SAMPLE: "free", ProgramName.LOGITS: "logits"}
 MAX_KEYS, MAX_KEY_BYTES, MAX_STEPS = 4096, 1 << 34, 4096
 MAX_RING = 1 << 17  # the largest the security table knows
 
@@ -229,38 +231,51 @@ class KeyManifest:
         return cls(config_id=config_id, keys=tuple(keys))
 
 
+def unit_kind(program: ProgramName) -> str:
+    """The word of a job's events for a run of a program: one with noise is told as generate."""
+    return str(ProgramName.GENERATE if program is ProgramName.SAMPLE else program)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHead:
     """Work for one session, without its ciphertexts: encrypted inputs that follow what the session holds, then steps.
 
-    mode "free": after the inputs the server runs ``steps`` generate steps and returns a near one-hot row for each; if
-    ``noise`` is not 0 there is temperature times Gumbel noise for every step, added to the logits before the argmax.
-    mode "logits": the server returns the encrypted logits after the last input; ``steps`` is 1.
-    ``start`` is the number of positions the client believes the session's cache holds, so that a replay is refused.
-    ``inputs`` and ``noise`` count tokens and steps; ``parts`` ciphertexts each step's noise is split into.
+    ``program`` is what each step runs. generate and sample (mode "free"): after the inputs the server runs ``steps`` of
+    them and returns a near one-hot row for each; to sample there is temperature times Gumbel noise for every step,
+    added to the logits before the argmax. logits: the server returns the encrypted logits after the last input;
+    ``steps`` is 1. ``start`` is the number of positions the client believes the session's cache holds, so that a replay
+    is refused. ``inputs`` counts tokens, ``parts`` the ciphertexts each step's noise is split into.
     """
 
     config_id: str
     plan: str
     key_set: str
-    mode: str
+    program: ProgramName
     steps: int
     start: int
     inputs: int
-    noise: int = 0
     parts: int = 1
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise WireError(f"job: mode must be one of {', '.join(MODES)}")
-        if not 1 <= self.steps <= MAX_STEPS or (self.mode == "logits" and self.steps != 1):
+        if self.program not in MODES:
+            raise WireError(f"job: its steps run one of {', '.join(MODES)}")
+        logits = self.program == ProgramName.LOGITS
+        if not 1 <= self.steps <= MAX_STEPS or (logits and self.steps != 1):
             raise WireError(f"job: steps must lie in 1 to {MAX_STEPS}, and be 1 in mode logits")
-        if self.noise and (self.mode != "free" or self.noise != self.steps):
-            raise WireError("job: noise needs mode free and one entry per step")
         if self.start < 0 or (self.start == 0 and not self.inputs):
             raise WireError("job: a new session needs at least one input")
-        if self.mode == "logits" and not self.inputs:
+        if logits and not self.inputs:
             raise WireError("job: mode logits needs at least one input")
+
+    @property
+    def mode(self) -> str:
+        """The wire's word for the program."""
+        return MODES[self.program]
+
+    @property
+    def noise(self) -> int:
+        """How many ciphertexts of noise come with it."""
+        return self.steps * self.parts if self.program == ProgramName.SAMPLE else 0
 
     def noise_blocks(self, step: int) -> tuple[str, ...]:
         """Names of the blocks with a step's noise; none if the job has no noise."""
@@ -278,21 +293,23 @@ class JobHead:
         if names != expected:
             raise WireError("job: blocks are input/0000, ..., then noise/0000, ..., in order; see docs/formats.md")
         f = Fields(header.body, of="job")
-        parts = f.integer("parts", lo=1, hi=64)
+        mode, parts = f.choice("mode", tuple(dict.fromkeys(MODES.values()))), f.integer("parts", lo=1, hi=64)
         if noise % parts:
             raise WireError(f"job: {noise} noise blocks are not a multiple of {parts} parts; see docs/formats.md")
+        free = ProgramName.SAMPLE if noise else ProgramName.GENERATE
         job = cls(
             config_id=f.digest("config_id"),
             plan=header.plan,
             key_set=f.digest("key_set"),
-            mode=f.choice("mode", MODES),
+            program=free if mode == MODES[free] else ProgramName.LOGITS,
             steps=f.integer("steps", lo=1, hi=MAX_STEPS),
             start=f.integer("start", lo=0, hi=1 << 22),
             inputs=inputs,
-            noise=noise // parts,
             parts=parts,
         )
         f.done()
+        if noise != job.noise:
+            raise WireError("job: noise needs mode free and one entry per step")
         return job
 
 
@@ -305,7 +322,7 @@ class JobRequest:
     noise: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.inputs) != self.head.inputs or len(self.noise) != self.head.noise * self.head.parts:
+        if len(self.inputs) != self.head.inputs or len(self.noise) != self.head.noise:
             raise WireError("job: the ciphertexts do not match the head")
 
     def pack(self) -> bytes:

@@ -10,6 +10,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.pack import Packing, PeriodicMlp, from_heads, from_hidden
 from heatfhe.planning.plaintexts import Position, Public
+from heatfhe.planning.program import ProgramName
 from heatfhe.planning.programs.attention import attention
 from heatfhe.planning.programs.builder import Builder
 from heatfhe.planning.programs.mlp import activation, gate, skewed, way_back
@@ -19,7 +20,6 @@ from heatfhe.planning.recording import Recording, finish
 from heatfhe.planning.weights import Dense
 from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Linear, Norm, Residual, Stage, of, readers, writers
 
-PROGRAMS = ("prompt", "generate", "logits", "sample", "embed")
 MLPS = ("A", "B")
 
 
@@ -41,20 +41,16 @@ def record(
     domains alone, and the residual stream as large as the window allows: the same function with more bits.
 
     ``window`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
-
-    prompt: the cache filled, no head. generate: the next token, as a one-hot row and as the next input. logits: the
-    logits themselves. sample: as generate, with an encrypted noise row added to the logits. embed: a one-hot row as an
-    input.
     """
-    if program not in PROGRAMS:
-        raise ConfigError(f"unknown program {program!r}; have {', '.join(PROGRAMS)}")
+    if program not in tuple(ProgramName):
+        raise ConfigError(f"unknown program {program!r}; have {', '.join(ProgramName)}")
     if mlp not in MLPS:
         raise ConfigError(f"unknown MLP variant {mlp!r}; have {', '.join(MLPS)}")
     if mlp == "B" and not PeriodicMlp(packing=packing, halve=halve).fits:
         hidden = packing.shape.hidden
         raise PlanError(f"MLP variant B: hidden {hidden} on {packing.n} slots, width {packing.D}; use variant A")
     _check_layouts(circuit.stages)
-    return finish(_run(Builder(circuit, packing, window, halve, contract, mlp, tight), program))
+    return finish(_run(Builder(circuit, packing, window, halve, contract, mlp, tight), ProgramName(program)))
 
 
 # Between which stages a linear one stands, and so which layouts it leads from and to; a residual reads the branch.
@@ -85,12 +81,12 @@ def _check_layouts(stages: Sequence[Stage]) -> None:
             raise PlanError(f"{stage.label}: no layout of slots is known for it where it reads {sources}")
 
 
-def _run(b: Builder, program: str) -> Recorder:
+def _run(b: Builder, program: ProgramName) -> Recorder:
     r, p = b.r, b.p
     (embed,) = of(b.circuit.stages, Embed)
     first, positions = embed.writes, embed.position is not None
     size = b.bound(first) * (2 if positions else 1)  # a token alone may exceed token plus position
-    if program == "embed":
+    if program is ProgramName.EMBED:
         hot = r.input("token", period=p.V, bound=1.0, parts=p.vocabulary_parts)
         r.output("x", r.assume(embedding(b, hot), size))
         return r
@@ -110,20 +106,20 @@ def _run(b: Builder, program: str) -> Recorder:
         elif isinstance(stage, Residual):
             values[stage.writes] = _residual(b, stage, values)
         elif isinstance(stage, Head):
-            if program == "prompt":
+            if program is ProgramName.PROMPT:
                 break
-            logits = head(b, values[stage.reads], centred=program != "logits")
-    if program == "prompt":
+            logits = head(b, values[stage.reads], centred=program is not ProgramName.LOGITS)
+    if program is ProgramName.PROMPT:
         return r
-    if program == "logits":
+    if program is ProgramName.LOGITS:
         r.output("logits", logits)
         return r
-    if program == "sample":
+    if program is ProgramName.SAMPLE:
         with r.scope("noise", "argmax"):
             noise = r.input("noise", period=p.V, bound=b.bound("logits"), parts=p.vocabulary_parts)
             noisy = logits + noise * b.scales.logits
             logits = r.assume(noisy, 3 * b.bound("logits") * b.scales.logits)
-    hot = argmax(b, logits, centred=program == "generate")
+    hot = argmax(b, logits, centred=program is ProgramName.GENERATE)
     r.output("token", hot)
     r.output("next", r.assume(embedding(b, hot), size))
     return r

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heatfhe.engine import ClearEngine, Decode, Runner, run
+from heatfhe.engine import ClearEngine, Conversation, Runner
 from heatfhe.errors import ConfigError, EngineError
 from heatfhe.planning import Plan, plan
 from tests.engine.counting import CountingEngine
@@ -40,7 +40,7 @@ def test_every_step_is_reported_and_traced(made: Plan) -> None:
     steps, trace = Steps(), []  # type: ignore[var-annotated]
     engine = CountingEngine(made.params)
     source = made.source(tiny_circuit())
-    out = run(made, engine, source, "prompt", {"x": [engine.value()]}, 0, reporter=steps, trace=trace.append)
+    out = Runner(made, engine, source, trace=trace.append).run("prompt", {"x": [engine.value()]}, 0, steps)
     count = len(made.program("prompt").steps)
     assert steps.heard[0] == f"start prompt {count}"
     assert len(steps.heard) == count + 2
@@ -56,7 +56,7 @@ def test_levels_are_compared_with_the_plan(made: Plan) -> None:
 
     engine = Leaky(made.params)
     with pytest.raises(EngineError, match=r"step \d+ .*ended at level \d, the plan says \d"):
-        run(made, engine, made.source(tiny_circuit()), "prompt", {"x": [engine.value()]}, 0)
+        Runner(made, engine, made.source(tiny_circuit())).run("prompt", {"x": [engine.value()]}, 0)
 
 
 def test_dead_values_are_freed(made: Plan) -> None:
@@ -88,7 +88,7 @@ def test_misuse_is_refused(made: Plan) -> None:
     with pytest.raises(ConfigError, match="the plan is for"):
         Runner(made, ClearEngine(clear_params(64, levels=9)), made.source(circuit))
     with pytest.raises(ConfigError, match="nothing was generated yet"):
-        Decode(made, engine, made.source(circuit)).generate()
+        Conversation(Runner(made, engine, made.source(circuit))).generate()
 
 
 def test_an_input_outside_its_bound_names_step_and_place(made: Plan) -> None:
@@ -96,4 +96,4 @@ def test_an_input_outside_its_bound_names_step_and_place(made: Plan) -> None:
     engine = ClearEngine(made.params)
     huge = [engine.value(1e3 * made.packing.pack_residual(circuit.folded.token[1]))]
     with pytest.raises(EngineError, match=r"step \d+ of 'generate' \(bootstrap\w*, h\.0\.\w+.*met"):
-        Decode(made, engine, made.source(circuit)).generate(huge)
+        Conversation(Runner(made, engine, made.source(circuit))).generate(huge)

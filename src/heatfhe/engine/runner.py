@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from heatfhe.engine.protocol import Engine, KeyRequest
+from heatfhe.engine.protocol import KeyRequest
 from heatfhe.engine.segments import Segment, segments
 from heatfhe.errors import ConfigError, EngineError
 from heatfhe.planning import Given, PlaintextSource, Plan, Program, Step
@@ -30,25 +30,6 @@ def key_request(plan: Plan) -> KeyRequest:
     )
 
 
-def run(
-    plan: Plan,
-    engine: Engine[C],
-    source: PlaintextSource,
-    program: str,
-    inputs: Values[C],
-    position: int,
-    *,
-    reporter: Reporter = SILENT,
-    trace: Trace | None = None,
-) -> dict[str, list[C]]:
-    """Execute one program at one public position and return its outputs by name, one value per ciphertext.
-
-    Cached values that are missing from ``inputs`` stand for an empty cache. Every result's level is compared with the
-    plan's: a difference is an error of the engine, raised with the step's number and place.
-    """
-    return Runner(plan, engine, source, reporter=reporter, trace=trace).run(program, inputs, position)
-
-
 def _kind(step: Step) -> tuple[str, bool]:
     return step.operator, step.row.refreshes
 
@@ -65,7 +46,6 @@ class Runner:
     plan: Plan
     engine: Any
     source: PlaintextSource
-    reporter: Reporter = SILENT
     trace: Trace | None = None
     recorded: bool = True
     by_operator: bool = False
@@ -78,8 +58,14 @@ class Runner:
                 "plan again or open that set"
             )
 
-    def run(self, program: str, inputs: Values[Any], position: int) -> dict[str, list[Any]]:
-        """One program at one position."""
+    def run(
+        self, program: str, inputs: Values[Any], position: int, reporter: Reporter = SILENT
+    ) -> dict[str, list[Any]]:
+        """Execute one program at one public position and return its outputs by name, one value per ciphertext.
+
+        Cached values that are missing from ``inputs`` stand for an empty cache. Every result's level is compared with
+        the plan's: a difference is an error of the engine, raised with the step's number and place.
+        """
         if not 0 <= position < self.plan.context:
             raise ConfigError(
                 f"position {position} lies outside the plan's cache of {self.plan.context}; "
@@ -88,7 +74,7 @@ class Runner:
         chosen = self.plan.program(program)
         values = self._given(program, inputs, position)
         last = chosen.last_use()
-        self.reporter.start(program, len(chosen.steps))
+        reporter.start(program, len(chosen.steps))
         for part in self._segments(chosen):
             whole = part.fixed and self.trace is None and all(values[a] is not None for a in part.inputs)
             if whole:
@@ -100,8 +86,8 @@ class Runner:
                 for a in {*step.args, *step.results}:
                     if last.get(a, i) <= i:
                         values.pop(a, None)
-                self.reporter.advance(program, operator=step.operator, kind=step.kind)
-        self.reporter.done(program)
+                reporter.advance(program, operator=step.operator, kind=step.kind)
+        reporter.done(program)
         return {name: [values[v] for v in port.values] for name, port in chosen.outputs.items()}
 
     def _segments(self, program: Program) -> tuple[Segment, ...]:
