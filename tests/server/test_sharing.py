@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -346,12 +346,13 @@ def test_a_long_job_gives_way_to_a_short_one_and_both_are_right(
 
 def test_a_job_is_cancelled_while_it_waits_for_its_next_turn(app: Joined) -> None:
     from heatfhe.server.dispatch import Dispatcher
+    from heatfhe.server.orders import Ended
 
     service = app.service
     queue = FairQueue(most=9, most_per_client=9)
     ended: list[str] = []
     dispatcher = Dispatcher(
-        [], queue, service.jobs, service.events, service.metrics, lambda _job: ((), {}, {}),
+        [], queue, service.jobs, service.events, service.metrics, cast(Any, None),
         lambda job: ended.append(job.state),
     )  # fmt: skip
     for early in (True, False):
@@ -363,7 +364,7 @@ def test_a_job_is_cancelled_while_it_waits_for_its_next_turn(app: Joined) -> Non
         )  # fmt: skip
         if early:
             dispatcher.cancel(job)  # it was running: only noted
-        dispatcher._settle(job, {"end": job.job, "state": "yielded"})
+        dispatcher._settle(job, Ended(job=job.job, state="yielded"))
         if not early:
             assert (len(queue), service.jobs.get("tom", job.job).state) == (1, "queued")
             dispatcher.cancel(job)

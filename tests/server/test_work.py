@@ -20,7 +20,8 @@ from heatfhe.planning import ProgramName
 from heatfhe.progress import Reporter
 from heatfhe.server.disk import folder_bytes
 from heatfhe.server.journal import Journal
-from heatfhe.server.work import Assignment, CancelledWork, perform, units
+from heatfhe.server.orders import Assignment, Completed, Progress, Running
+from heatfhe.server.work import CancelledWork, perform, units
 from heatfhe.wire import JobHead, JobOutput, JobRequest, Limits, MessageFile, Refusal, parse
 
 D = "ab" * 32
@@ -100,23 +101,23 @@ def test_killed_after_any_unit_it_ends_the_same(
     for life in kills:
         left = life
 
-        def emit(fact: Mapping[str, Any]) -> None:
+        def emit(fact: Progress) -> None:
             nonlocal left
-            if "outputs" in fact:
+            if isinstance(fact, Completed):
                 left -= 1
                 if left < 0:
                     raise Killed
 
         with contextlib.suppress(Killed):
             work_on(work, order, emit=emit)
-    facts: list[Mapping[str, Any]] = []
+    facts: list[Progress] = []
     work_on(work, order, emit=facts.append)
     assert outputs(folder / "job") == [b"g%d" % (inputs - 1 + k) for k in range(steps)]
     found = Journal(folder / "session").read()
     assert (found.position, found.pending, found.units) == (inputs - 1 + steps, True, inputs - 1 + steps)
     fed = [b"i%d" % k for k in range(inputs)] + [b"g%d" % (inputs - 1 + k) for k in range(steps - 1)]
     assert found.values["cache/k#0"] == b"".join(b"[%d:%s]" % (p, t) for p, t in enumerate(fed))
-    assert facts[-1]["outputs"] == steps
+    assert facts[-1] == Completed(unit=inputs - 1 + steps, units=inputs - 1 + steps, outputs=steps)
 
 
 @settings(deadline=None, max_examples=25)
@@ -159,9 +160,9 @@ def test_noise_reaches_its_own_step(tmp_path: Path) -> None:
 
 
 def test_cancel_leaves_the_last_whole_unit(tmp_path: Path) -> None:
-    seen: list[Mapping[str, Any]] = []
+    seen: list[Progress] = []
     with pytest.raises(CancelledWork):
-        stop = {"cancelled": lambda: any(f.get("outputs") == 2 for f in seen)}
+        stop = {"cancelled": lambda: any(isinstance(f, Completed) and f.outputs == 2 for f in seen)}
         work_on(message(tmp_path, 1, 4), task(tmp_path), emit=seen.append, **stop)
     assert Journal(tmp_path / "session").head().position == 2
     assert len(outputs(tmp_path / "job")) == 2
@@ -178,20 +179,21 @@ def test_the_units_follow_from_public_numbers() -> None:
 
 @pytest.mark.parametrize("program", [ProgramName.GENERATE, ProgramName.SAMPLE])
 def test_events_keep_their_words_whether_or_not_there_is_noise(tmp_path: Path, program: ProgramName) -> None:
-    seen: list[Mapping[str, Any]] = []
+    seen: list[Progress] = []
     work_on(message(tmp_path, 2, 1, program), task(tmp_path), emit=seen.append)
-    assert [f["kind"] for f in seen if "kind" in f and "bootstrap" not in f] == ["prompt", "generate"]
-    assert [f["step"] for f in seen if f.get("bootstrap") == f.get("bootstraps") == 1 and "step" in f] == [0]
+    running = [f for f in seen if isinstance(f, Running)]
+    assert [(f.kind, f.step) for f in running if f.bootstrap is None] == [("prompt", None), ("generate", 0)]
+    assert [(f.kind, f.bootstrap, f.bootstraps) for f in running[1::2]] == [("prompt", 1, 1), ("generate", 1, 1)]
 
 
 def test_a_full_disk_ends_the_job_and_keeps_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from heatfhe.server.worker import _code
 
     order, work = task(tmp_path), message(tmp_path, 1, 3)
-    seen: list[Mapping[str, Any]] = []
+    seen: list[Progress] = []
 
     def full(_fd: int) -> None:
-        if any(f.get("outputs") == 1 for f in seen):
+        if any(isinstance(f, Completed) and f.outputs == 1 for f in seen):
             raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as patch:
@@ -208,7 +210,7 @@ def test_a_job_that_outgrows_the_quota_ends_and_keeps_the_session(tmp_path: Path
     """What a job stores grows with every step; the step that does not fit is not stored, not even in part."""
     from heatfhe.server.worker import _code
 
-    seen: list[Mapping[str, Any]] = []
+    seen: list[Progress] = []
     work = message(tmp_path, 1, 30)
     room = folder_bytes(tmp_path) + 9000
     with pytest.raises(Refusal, match=f"of {room} are used") as caught:

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from heatfhe.server.events import EventHub
 from heatfhe.server.faults import log_fault
 from heatfhe.server.jobs import ENDED, Job, JobStore
 from heatfhe.server.metrics import Metrics
+from heatfhe.server.orders import Assignment, Completed, Ended, Opening, Progress, facts
 from heatfhe.server.pool import Device, WorkerDied, WorkerProcess, WorkerRefused
 from heatfhe.server.queue import FairQueue
 
@@ -31,7 +32,7 @@ class Dispatcher:
         jobs: JobStore,
         events: EventHub,
         metrics: Metrics,
-        describe: Callable[[Job], tuple[tuple[str, ...], Mapping[str, Any], Mapping[str, Any]]],
+        describe: Callable[[Job], tuple[tuple[str, ...], Opening, Assignment]],
         ended: Callable[[Job], None],
         turn_seconds: float = 1.0,
     ) -> None:
@@ -115,7 +116,7 @@ class Dispatcher:
                     if job.job in self._cancelled:
                         break
                 began = time.monotonic()
-                worker = device.worker(key, lambda: opening)
+                worker = device.worker(key, opening)
                 with self._lock:
                     self._running[job.job] = worker
                     late = job.job in self._cancelled
@@ -123,11 +124,11 @@ class Dispatcher:
                     worker.cancel(job.job)
                 now = time.monotonic()
                 turn_ends: float | None = now + max(self._turn_seconds, 4 * (now - began))
-                for fact in worker.run(order):
-                    if "end" in fact:
-                        self._settle(job, fact)
+                for said in worker.run(order):
+                    if isinstance(said, Ended):
+                        self._settle(job, said)
                         return
-                    self._note(job.job, fact)
+                    self._note(job.job, said)
                     if turn_ends and time.monotonic() > turn_ends and self._queue.others_wait(job.client):
                         turn_ends = None  # once is enough
                         worker.give_way(job.job)
@@ -150,10 +151,10 @@ class Dispatcher:
             message = f"the worker process died {_TRIES} times; it may have reached its memory cap"
             self._end(job.job, "failed", "engine_failed", message)
 
-    def _settle(self, job: Job, fact: Mapping[str, Any]) -> None:
+    def _settle(self, job: Job, end: Ended) -> None:
         """What a worker said last: the job has ended, or goes back to the head of its client's row."""
-        if fact["state"] != "yielded":
-            self._end(job.job, fact["state"], fact.get("error", ""), fact.get("message", ""))
+        if end.state != "yielded":
+            self._end(job.job, end.state, end.error, end.message)
             return
         with self._lock:  # a cancellation comes before this and is seen, or after it and finds the job in the queue
             cancelled = job.job in self._cancelled
@@ -165,12 +166,12 @@ class Dispatcher:
         else:
             self._events.publish(job.job, state="queued", ahead=self._queue.ahead(job.job) or 0)
 
-    def _note(self, job: str, fact: Mapping[str, Any]) -> None:
-        if "outputs" in fact:
+    def _note(self, job: str, progress: Progress) -> None:
+        if isinstance(progress, Completed):
             old = self._jobs.update(job, durable=False)
-            self._jobs.update(job, done=fact["unit"], outputs=max(old.outputs, fact["outputs"]))
+            self._jobs.update(job, done=progress.unit, outputs=max(old.outputs, progress.outputs))
             self._metrics.count("heatfhe_steps_total")
-        self._events.publish(job, **fact)
+        self._events.publish(job, **facts(progress))
 
     def _end(self, name: str, state: str, error: str = "", message: str = "") -> None:
         changes: dict[str, Any] = {"state": state, "ended": time.time(), "error": error, "message": message}

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A served model: its public configuration, the bundle a client needs, and what a worker is told to open it."""
+"""A served model: its public configuration, the bundle a client needs, and the files its workers open."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from heatfhe.errors import ConfigError
-from heatfhe.server.settings import Settings
+from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.wire import ModelConfig
 
 ENGINES = ("clear", "native", "openfhe")
@@ -16,11 +14,11 @@ ENGINES = ("clear", "native", "openfhe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """``opening`` is JSON for the worker: paths and options, nothing of any client."""
+    """What is served: ``source`` is for its workers, the rest for clients."""
 
     config: ModelConfig
     bundle: bytes
-    opening: Mapping[str, Any]
+    source: ModelSource
 
     @property
     def parts(self) -> int:

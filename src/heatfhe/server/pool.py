@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import subprocess
@@ -13,8 +12,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from heatfhe.server.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Order, Progress, pack, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ class WorkerDied(Exception):
 class WorkerProcess:
     """One worker and the pipes to it."""
 
-    def __init__(self, opening: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, opening: Opening, environment: Mapping[str, str]) -> None:
         source = str(Path(__file__).resolve().parents[2])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH", "")])]
         self._process = subprocess.Popen(
@@ -40,32 +42,31 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._tell(opening)
         first = self._listen()
-        if "ready" not in first:
+        if isinstance(first, Broken):
             self.stop()
-            raise WorkerRefused(str(first.get("broken", "engine_failed")), str(first.get("message", "")))
+            raise WorkerRefused(first.code, first.message)
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def run(self, order: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Give an order; yields facts, and last the job's end."""
+    def run(self, order: Assignment) -> Iterator[Progress | Ended]:
+        """Give a job; yields its progress, and last its end."""
         self._tell(order)
         while True:
-            fact = self._listen()
-            if "end" in fact:
-                yield fact
+            said = self._listen()
+            yield said
+            if isinstance(said, Ended):
                 return
-            yield fact["fact"]
 
     def cancel(self, job: str) -> None:
         """Ask for the end of a job; it comes at the next bootstrap."""
-        self._tell({"cancel": job})
+        self._tell(Cancel(job))
 
     def give_way(self, job: str) -> None:
         """Ask a job to give up its turn; it does after the unit it is at."""
-        self._tell({"yield": job})
+        self._tell(GiveWay(job))
 
     def stop(self) -> None:
         """End the process."""
@@ -80,22 +81,21 @@ class WorkerProcess:
         if self._process.stdout:
             self._process.stdout.close()
 
-    def _tell(self, order: Mapping[str, Any]) -> None:
+    def _tell(self, order: Opening | Order) -> None:
         assert self._process.stdin is not None
         try:
             with self._lock:
-                self._process.stdin.write(json.dumps(order) + "\n")
+                self._process.stdin.write(pack(order))
                 self._process.stdin.flush()
         except (OSError, ValueError) as err:
             raise WorkerDied from err
 
-    def _listen(self) -> dict[str, Any]:
+    def _listen(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise WorkerDied
-        fact: dict[str, Any] = json.loads(line)
-        return fact
+        return unpack(line)
 
 
 class WorkerRefused(Exception):
@@ -114,7 +114,7 @@ class Device:
         self._workers: OrderedDict[tuple[str, ...], WorkerProcess] = OrderedDict()
         self._lock = threading.Lock()
 
-    def worker(self, key: tuple[str, ...], opening: Callable[[], Mapping[str, Any]]) -> WorkerProcess:
+    def worker(self, key: tuple[str, ...], opening: Opening) -> WorkerProcess:
         """The process for a model and key set, started if need be."""
         with self._lock:
             found = self._workers.pop(key, None)
@@ -128,7 +128,7 @@ class Device:
             old.stop()
         if found is None:
             began = time.monotonic()
-            found = WorkerProcess({**opening(), "device": self.name}, self._environment)
+            found = WorkerProcess(replace(opening, device=self.name), self._environment)
             logger.info("worker started device=%s seconds=%.2f", self.name, time.monotonic() - began)
         with self._lock:
             self._workers[key] = found

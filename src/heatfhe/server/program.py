@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from heatfhe.approx import gumbel_bound
@@ -15,6 +13,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, ProgramName, key_bytes
 from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
+from heatfhe.server.orders import Opening
 from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.stages import Embed, centred, of
 from heatfhe.wire import Message, ModelConfig, Price
@@ -28,7 +27,7 @@ def load_models(settings: Settings) -> dict[str, ServedModel]:
 
 
 def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
-    """What clients are told of a model, and what its workers will be told."""
+    """What clients are told of a model."""
     plan, circuit = Plan.load(source.plan), Circuit.load(source.circuit)
     plan.source(circuit)  # refuses a circuit the plan was not made for
     for name in (ProgramName.PROMPT, ProgramName.GENERATE):
@@ -76,13 +75,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
             "request_bytes": settings.request_bytes,
         },
     )
-    opening = {
-        "plan": str(source.plan),
-        "circuit": str(source.circuit),
-        "engine": engine,
-        "options": dict(source.options),
-    }
-    return ServedModel(config=config, bundle=bundle, opening=opening)
+    return ServedModel(config=config, bundle=bundle, source=source)
 
 
 def highest_temperature(circuit: Circuit, noise_bound: float, allowed: float | None = None) -> float:
@@ -110,12 +103,12 @@ def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
     return Message(kind="bundle", plan=plan.digest, body=body, blocks=blocks).pack()
 
 
-def open_runner(opening: Mapping[str, Any]) -> Runner:
+def open_runner(opening: Opening) -> Runner:
     """Open a model for a key set, as a worker is told to."""
-    plan, circuit = Plan.load(Path(opening["plan"])), Circuit.load(Path(opening["circuit"]))
-    keys = FolderKeys(Path(opening["keys"]["folder"]), opening["keys"]["key_set"])
-    options = dict(opening["options"])
-    if opening["engine"] == "native":
-        options.setdefault("device", opening["device"])
-    engine = load_engine(opening["engine"])(key_request(plan), keys, **options)
+    plan, circuit = Plan.load(opening.plan), Circuit.load(opening.circuit)
+    keys = FolderKeys(opening.client_folder, opening.key_set)
+    options = dict(opening.options)
+    if opening.engine == "native":
+        options.setdefault("device", opening.device)
+    engine = load_engine(opening.engine)(key_request(plan), keys, **options)
     return Runner(plan, engine, plan.source(circuit))

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from heatfhe.server.auth import ClientBook
 from heatfhe.server.clock import SteadyClock
@@ -24,6 +23,7 @@ from heatfhe.server.keys import KeySetStatus, KeyStore
 from heatfhe.server.limits import RateLimiter
 from heatfhe.server.metrics import Metrics
 from heatfhe.server.models import ServedModel, admit
+from heatfhe.server.orders import Assignment, Opening
 from heatfhe.server.pool import Device
 from heatfhe.server.queue import FairQueue
 from heatfhe.server.quota import INCOMING, Quota
@@ -300,25 +300,28 @@ class Service:
             "heatfhe_workers": sum(d.count for d in self._devices),
         }
 
-    def _describe(self, job: Job) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]:
+    def _describe(self, job: Job) -> tuple[tuple[str, ...], Opening, Assignment]:
         session = self.sessions.get(job.client, job.session)
         model = self.by_config(session.config_id)
-        limits = self.limits(model)
-        opening = {
-            **model.opening,
-            "keys": {"folder": str(self.home / job.client), "key_set": session.key_set},
-            "memory": self.settings.worker_bytes,
-            "limits": {name: getattr(limits, name) for name in limits.__slots__},
-        }
-        order = {
-            "job": job.job,
-            "job_folder": str(self.jobs.folder(job.client, job.job)),
-            "session_folder": str(self.sessions.folder(job.client, job.session)),
-            "pending": job.pending,
-            "seconds_per_unit": model.config.price.seconds_per_token,
-            "client_folder": str(self.home / job.client),
-            "client_bytes": self.settings.client_bytes,
-        }
+        opening = Opening(
+            plan=model.source.plan,
+            circuit=model.source.circuit,
+            engine=model.config.engine,
+            options=dict(model.source.options),
+            client_folder=self.home / job.client,
+            key_set=session.key_set,
+            memory=self.settings.worker_bytes,
+            limits=self.limits(model),
+        )
+        order = Assignment(
+            job=job.job,
+            job_folder=self.jobs.folder(job.client, job.job),
+            session_folder=self.sessions.folder(job.client, job.session),
+            pending=job.pending,
+            seconds_per_unit=model.config.price.seconds_per_token,
+            client_folder=self.home / job.client,
+            client_bytes=self.settings.client_bytes,
+        )
         return (session.config_id, job.client, session.key_set), opening, order
 
     def _ended(self, job: Job) -> None:

@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from heatfhe.engine import Conversation, Runner
 from heatfhe.errors import WireError
 from heatfhe.files import atomic_write
 from heatfhe.planning import Plan, ProgramName
 from heatfhe.server.journal import Journal, Snapshot
+from heatfhe.server.orders import Assignment, Completed, Progress, Running
 from heatfhe.server.quota import client_bytes, over_quota
 from heatfhe.wire import JobHead, JobOutput, MessageFile, Refusal, unit_kind
 
-Emit = Callable[[Mapping[str, Any]], None]
+Emit = Callable[[Progress], None]
 
 
 class CancelledWork(Exception):
@@ -43,25 +42,6 @@ def units(program: ProgramName, steps: int, inputs: int, pending: bool) -> list[
     return out + [Unit(program, None, step) for step in range(1, steps)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One job, as a worker is told of it."""
-
-    job: str
-    job_folder: Path
-    session_folder: Path
-    pending: bool
-    seconds_per_unit: float
-    client_folder: Path
-    client_bytes: int
-
-    def need_room(self, size: int) -> None:
-        """Refuse to store what the client's quota does not hold."""
-        used = client_bytes(self.client_folder)
-        if used + size > self.client_bytes:
-            raise over_quota(size, used, self.client_bytes)
-
-
 def perform(
     runner: Runner,
     message: MessageFile,
@@ -85,12 +65,12 @@ def perform(
             # The session has gone on: this job ended before, and the disk did not take the record of it.
             if not all((task.job_folder / f"output-{step:04d}").exists() for step in range(request.steps)):
                 raise Refusal("conflict", "the session has gone on without this job", "submit a new job")
-            emit({"unit": len(plan), "units": len(plan), "outputs": request.steps})
+            emit(Completed(unit=len(plan), units=len(plan), outputs=request.steps))
             return True
         watch = _Watch(runner.plan, plan, emit, cancelled, task.seconds_per_unit)
         talk = Conversation.restore(runner, snapshot.values, snapshot.position, reporter=watch)
         ready = sum(unit.step is not None for unit in plan[:done])
-        emit({"unit": done, "units": len(plan), "outputs": ready})
+        emit(Completed(unit=done, units=len(plan), outputs=ready))
         for index in range(done, len(plan)):
             unit = plan[index]
             watch.begin(index, request.steps)
@@ -98,7 +78,7 @@ def perform(
             noise = () if unit.step is None else request.noise_blocks(unit.step)
             outputs = talk.answer(unit.program, token, [message.block(name) for name in noise])
             values = talk.values()
-            task.need_room(sum(map(len, outputs)) + sum(map(len, values.values())))
+            _need_room(task, sum(map(len, outputs)) + sum(map(len, values.values())))
             if unit.step is not None:
                 ready = unit.step + 1
                 result = JobOutput(plan=request.plan, job=task.job, step=unit.step, outputs=outputs)
@@ -108,10 +88,17 @@ def perform(
             journal.write(
                 Snapshot(position=talk.position, pending=pending, job=task.job, units=index + 1, values=values)
             )
-            emit({"unit": index + 1, "units": len(plan), "outputs": ready})
+            emit(Completed(unit=index + 1, units=len(plan), outputs=ready))
             if index + 1 < len(plan) and yielding():
                 return False
     return True
+
+
+def _need_room(task: Assignment, size: int) -> None:
+    """Refuse to store what the client's quota does not hold."""
+    used = client_bytes(task.client_folder)
+    if used + size > task.client_bytes:
+        raise over_quota(size, used, task.client_bytes)
 
 
 class _Watch:
@@ -124,7 +111,7 @@ class _Watch:
         self._totals = {name: len(plan.program(name).bootstraps()) for name in {unit.program for unit in units}}
         self._mean, self._spent = seconds_per_unit, 0
         self._started = self._last = 0.0
-        self._facts: dict[str, Any] = {}
+        self._now: Running | None = None
         self._done = self._total = self._left = 0
 
     def begin(self, index: int, steps: int) -> None:
@@ -136,10 +123,15 @@ class _Watch:
             self._started = self._last
         self._spent, self._left = self._spent + 1, len(self._units) - index
         self._done, self._total = 0, self._totals[unit.program]
-        self._facts = {"unit": index, "units": len(self._units), "kind": unit_kind(unit.program), "steps": steps}
-        if unit.step is not None:
-            self._facts["step"] = unit.step
-        self._emit({**self._facts, "eta_s": round(self._mean * self._left, 1)})
+        self._now = Running(
+            unit=index,
+            units=len(self._units),
+            kind=unit_kind(unit.program),
+            steps=steps,
+            step=unit.step,
+            eta_s=round(self._mean * self._left, 1),
+        )
+        self._emit(self._now)
         self._check()
 
     def start(self, task: str, total: int | None = None) -> None:
@@ -151,10 +143,10 @@ class _Watch:
         self._done += 1
         self._check()
         now = time.monotonic()
-        if now - self._last > 0.25 or self._done == self._total:
+        if self._now is not None and (now - self._last > 0.25 or self._done == self._total):
             self._last = now
             eta = round(self._mean * (self._left - self._done / self._total), 1)
-            self._emit({**self._facts, "bootstrap": self._done, "bootstraps": self._total, "eta_s": eta})
+            self._emit(replace(self._now, bootstrap=self._done, bootstraps=self._total, eta_s=eta))
 
     def done(self, task: str) -> None:
         return

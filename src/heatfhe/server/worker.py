@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process: one device, one client's key set. Orders come as JSON lines on stdin, facts leave on stdout.
+"""A worker process: one device, one client's key set. Orders come on stdin, what it says leaves on stdout.
 
 It parses ciphertexts from strangers, so it runs under a memory cap and away from the process that answers requests. It
 ends at once when its parent does: the pipe closes.
@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import resource
 import sys
 import threading
-from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, TextIO
+from typing import TextIO
 
-from heatfhe.engine import Runner
 from heatfhe.errors import HeatError, MissingKeyError, WireError
 from heatfhe.server.faults import log_fault
+from heatfhe.server.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Ready, Record, pack, unpack
 from heatfhe.server.wall import close_wall
-from heatfhe.server.work import Assignment, CancelledWork, perform
-from heatfhe.wire import Limits, MessageFile, Refusal
+from heatfhe.server.work import CancelledWork, perform
+from heatfhe.wire import MessageFile, Refusal
 
 logger = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -35,7 +33,7 @@ class _Orders:
     """Reads stdin on a thread: run orders queue up, the others act at once, the end of the pipe ends the process."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.runs: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self.runs: SimpleQueue[Assignment] = SimpleQueue()
         self._cancelled: set[str] = set()
         self._yielding: set[str] = set()
         self._stream = stream
@@ -49,18 +47,18 @@ class _Orders:
 
     def _read(self) -> None:
         for line in self._stream:
-            order = json.loads(line)
-            if "cancel" in order:
-                self._cancelled.add(order["cancel"])
-            elif "yield" in order:
-                self._yielding.add(order["yield"])
+            order = unpack(line)
+            if isinstance(order, Cancel):
+                self._cancelled.add(order.job)
+            elif isinstance(order, GiveWay):
+                self._yielding.add(order.job)
             else:
-                self._yielding.discard(order["job"])  # a new turn
+                self._yielding.discard(order.job)  # a new turn
                 self.runs.put(order)
         os._exit(0)
 
 
-def cap_memory(size: int, device: str) -> None:
+def cap_memory(size: int | None, device: str) -> None:
     """Limit this process's addresses; not with a GPU, whose driver reserves many times the machine's memory in them."""
     if size and not device.startswith("cuda"):
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
@@ -72,12 +70,12 @@ def main() -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints must not speak on the facts' pipe
     close_wall()
 
-    def emit(fact: Mapping[str, Any]) -> None:
-        facts.write(json.dumps(fact) + "\n")
+    def emit(record: Record) -> None:
+        facts.write(pack(record))
         facts.flush()
 
-    first = json.loads(sys.stdin.readline())
-    cap_memory(first["memory"], first["device"])
+    first: Opening = unpack(sys.stdin.readline())
+    cap_memory(first.memory, first.device)
     orders = _Orders(sys.stdin)
     try:
         from heatfhe.server.program import open_runner
@@ -85,41 +83,27 @@ def main() -> int:
         runner = open_runner(first)
     except Exception as err:
         _report(err)
-        emit({"broken": _code(err), "message": _message(err)})
+        emit(Broken(code=_code(err), message=_message(err)))
         return 1
-    emit({"ready": True})
+    emit(Ready())
     while True:
-        order = orders.runs.get()
-        emit(_run(runner, order, orders, emit, Limits(**first["limits"])))
-
-
-def _run(runner: Runner, order: dict[str, Any], orders: _Orders, emit: Any, limits: Limits) -> dict[str, Any]:
-    job = order["job"]
-    task = Assignment(
-        job=job,
-        job_folder=Path(order["job_folder"]),
-        session_folder=Path(order["session_folder"]),
-        pending=order["pending"],
-        seconds_per_unit=order["seconds_per_unit"],
-        client_folder=Path(order["client_folder"]),
-        client_bytes=order["client_bytes"],
-    )
-    try:
-        message = MessageFile(task.job_folder / "request.bin", limits, kinds=("job",))
-        whole = perform(
-            runner,
-            message,
-            task,
-            emit=lambda fact: emit({"fact": fact}),
-            cancelled=lambda: orders.cancelled(job),
-            yielding=lambda: orders.yielding(job),
-        )
-    except CancelledWork:
-        return {"end": job, "state": "cancelled"}
-    except Exception as err:  # bytes from strangers end their own job, never the process that other jobs share
-        _report(err)
-        return {"end": job, "state": "failed", "error": _code(err), "message": _message(err)}
-    return {"end": job, "state": "done" if whole else "yielded"}
+        task = orders.runs.get()
+        try:
+            whole = perform(
+                runner,
+                MessageFile(task.job_folder / "request.bin", first.limits, kinds=("job",)),
+                task,
+                emit=emit,
+                cancelled=partial(orders.cancelled, task.job),
+                yielding=partial(orders.yielding, task.job),
+            )
+        except CancelledWork:
+            emit(Ended(job=task.job, state="cancelled"))
+        except Exception as err:  # bytes from strangers end their own job, never the process that other jobs share
+            _report(err)
+            emit(Ended(job=task.job, state="failed", error=_code(err), message=_message(err)))
+        else:
+            emit(Ended(job=task.job, state="done" if whole else "yielded"))
 
 
 def _report(err: Exception) -> None:

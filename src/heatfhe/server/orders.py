@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a service and its workers say to each other: one frozen record per line of JSON on their pipes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Union, get_type_hints
+
+from heatfhe.wire import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The first order: a model to open, the key set to open it with, and what the process may use.
+
+    ``memory`` caps its addresses, if given. ``device`` is set by the device that starts the process.
+    """
+
+    plan: Path
+    circuit: Path
+    engine: str
+    options: Mapping[str, Any]
+    client_folder: Path
+    key_set: str
+    limits: Limits
+    memory: int | None = None
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One job to run, or to go on with."""
+
+    job: str
+    job_folder: Path
+    session_folder: Path
+    pending: bool
+    seconds_per_unit: float
+    client_folder: Path
+    client_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A job is to end; it does at its next bootstrap."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveWay:
+    """A job is to give up its turn; it does after the unit it is at."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """The model or the keys could not be opened: a refusal's code, and the reason."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A unit is at work. Public facts, as a job's events tell them; ``step`` counts those that give an output."""
+
+    unit: int
+    units: int
+    kind: str
+    steps: int
+    eta_s: float
+    step: int | None = None
+    bootstrap: int | None = None
+    bootstraps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """``unit`` of ``units`` are over and journalled, and so many outputs can be fetched."""
+
+    unit: int
+    units: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A worker has left a job: done, failed, cancelled, or yielded, which is another turn later."""
+
+    job: str
+    state: str
+    error: str = ""
+    message: str = ""
+
+
+Order = Union[Assignment, Cancel, GiveWay]
+Progress = Union[Running, Completed]
+Record = Union[Opening, Order, Ready, Broken, Progress, Ended]
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Opening, Assignment, Cancel, GiveWay, Ready, Broken, Running, Completed, Ended)
+}
+_HINTS = {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Limits)}
+
+
+def facts(record: Any) -> dict[str, Any]:
+    """A record's fields as JSON; one that is None, its default, is left out."""
+    rows = ((f.name, getattr(record, f.name)) for f in fields(record))
+    return {name: _plain(value) for name, value in rows if value is not None}
+
+
+def pack(record: Record) -> str:
+    """A record as one line."""
+    return json.dumps({type(record).__name__: facts(record)}) + "\n"
+
+
+def unpack(line: str) -> Any:
+    """Inverse of pack: the record of a line."""
+    ((name, body),) = json.loads(line).items()
+    return _made(_KINDS[name], body)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return facts(value) if is_dataclass(value) else value
+
+
+def _made(kind: type[Any], body: Mapping[str, Any]) -> Any:
+    values: dict[str, Any] = {}
+    for name, value in body.items():
+        hint = _HINTS[kind][name]
+        nested = isinstance(hint, type) and is_dataclass(hint)
+        values[name] = _made(hint, value) if nested else Path(value) if hint is Path else value
+    return kind(**values)
