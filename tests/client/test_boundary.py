@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from heatfhe.approx import gumbel_noise
 from heatfhe.client import Client, Sampler
+from heatfhe.client.keyring_clear import ClearKeyring
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.server import ModelSource
 from tests.client.relay import Relay
@@ -169,6 +171,21 @@ def test_an_upload_that_was_given_up_goes_on_where_it_was(server: ServerProcess,
     assert len(relay.sent) < 190_000 - 40_000
     again.delete_key_set(key_set)
     relay.close()
+
+
+def test_a_client_makes_its_keyring_once(server: ServerProcess, tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def counted(*given: Any) -> ClearKeyring:
+        made.append(len(given))
+        return ClearKeyring(*given)
+
+    with Client(server.url, token=server.token, folder=tmp_path, simulate=True, keyring=counted) as client:
+        ring = client.keygen()
+        client.upload_keys()
+        assert len(client.generate([1, 2], 1).tokens) == 1
+        assert client.keyring is client.keygen() is ring
+    assert made == [1]  # of the request alone: it was made, and never loaded again
 
 
 def test_what_a_server_may_not_be(server: ServerProcess, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class Client:
         self._model, self._insecure, self._simulate = model, insecure, simulate
         self._folder = folder
         self._factory = keyring
+        self._keyring: Keyring | None = None
         self._key_set: str | None = None
         self._unanswered: dict[tuple[str, str], str] = {}  # idempotency keys by configuration and key set
         self._exchange: Exchange | None = None
@@ -139,17 +140,19 @@ class Client:
         """The keys on this disk for the model's configuration."""
         return KeyFolder(self._own("keys"), self.config)
 
-    @cached_property
+    @property
     def keyring(self) -> Keyring:
         """The secret half, loaded or made."""
         return self.keygen()
 
     def keygen(self, reporter: Reporter = SILENT) -> Keyring:
-        """Load the keys for the model's plan, or make exactly those it needs."""
+        """Load the keys for the model's plan, or make exactly those it needs; once for a client."""
         from heatfhe.client import load_keyring
 
-        factory = self._factory if self._factory is not None else load_keyring(self.config.engine)
-        return self.keys.open(factory, key_request(self.config), reporter)
+        if self._keyring is None:
+            factory = self._factory if self._factory is not None else load_keyring(self.config.engine)
+            self._keyring = self.keys.open(factory, key_request(self.config), reporter)
+        return self._keyring
 
     def upload_keys(self, reporter: Reporter = SILENT) -> str:
         """Make sure that the server has every evaluation key; returns the key set's id."""
