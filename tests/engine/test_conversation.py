@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+import heatfhe
 from heatfhe.engine import ClearEngine, Conversation, Runner
-from heatfhe.errors import ConfigError, EngineError
-from heatfhe.planning import Plan, plan
+from heatfhe.errors import ConfigError, EngineError, WireError
+from heatfhe.planning import Plan, ProgramName, plan
 from tests.engine.counting import CountingEngine
 from tests.planning.clear_run import clear_params
 from tests.tiny import tiny_circuit
@@ -97,3 +99,52 @@ def test_an_input_outside_its_bound_names_step_and_place(made: Plan) -> None:
     huge = [engine.value(1e3 * made.packing.pack_residual(circuit.folded.token[1]))]
     with pytest.raises(EngineError, match=r"step \d+ of 'generate' \(bootstrap\w*, h\.0\.\w+.*met"):
         Conversation(Runner(made, engine, made.source(circuit))).generate(huge)
+
+
+def test_a_conversation_goes_on_from_its_bytes_as_if_never_interrupted(made: Plan) -> None:
+    circuit = tiny_circuit()
+    runner = Runner(made, ClearEngine(made.params), made.source(circuit))
+    rows = [runner.engine.value(made.packing.pack_residual(circuit.folded.token[t])) for t in (3, 1)]
+    sealed = [runner.engine.dump(row) for row in rows]
+    whole, parted = Conversation(runner), Conversation.restore(runner, {}, 0)
+    whole.prompt([rows[0]])
+    wanted = [whole.generate([rows[1]]), whole.generate(), whole.generate()]
+    got = [parted.answer(ProgramName.PROMPT, sealed[0])]
+    for token in (sealed[1], None, None):
+        stored, position = parted.values(), parted.position
+        assert ("next#0" in stored) == (token is None)
+        parted = Conversation.restore(runner, stored, position)
+        assert parted.values() == stored
+        got.append(parted.answer(ProgramName.GENERATE, token))
+    assert got == [(), *(tuple(runner.engine.dump(v) for v in row) for row in wanted)]
+    assert (parted.position, parted.values()) == (4, whole.values())
+
+
+def test_inputs_from_the_wire_are_refused_as_such(made: Plan) -> None:
+    runner = Runner(made, ClearEngine(made.params), made.source(tiny_circuit()))
+    talk = Conversation(runner)
+    with pytest.raises(WireError, match="no generated token to go on from"):
+        talk.answer(ProgramName.GENERATE, None)
+    low = runner.engine.dump(runner.engine.value(made.packing.pack_residual([0.0] * made.shape.width), 2))
+    with pytest.raises(WireError, match="comes at level 2, the plan needs 8"):
+        talk.answer(ProgramName.PROMPT, low)
+    assert talk.position == 0
+
+
+def test_the_verb_runs_a_text_as_a_conversation_does() -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(64), placement="greedy", programs=("generate", "prompt", "logits"))
+    engine = ClearEngine(made.params)
+    rows = [[engine.value(made.packing.pack_residual(circuit.folded.token[t]))] for t in (3, 1, 2)]
+
+    def words(parts: Any) -> Any:
+        return made.packing.unpack_vocabulary([p.slots for p in parts])
+
+    tokens = [int(words(parts).argmax()) for parts in heatfhe.run(made, circuit, engine, rows, count=3)]
+    assert tokens == list(circuit.generate([3, 1, 2], 3).tokens)
+    logits = [words(parts) for parts in heatfhe.run(made, circuit, engine, iter(rows), program="logits")]
+    np.testing.assert_allclose(logits, circuit.run(np.array([[3, 1, 2]]))[0], atol=1e-6)
+    with pytest.raises(ConfigError, match="logits or generated tokens, not 'sample'"):
+        heatfhe.run(made, circuit, engine, rows, program="sample")
+    with pytest.raises(ConfigError, match="nothing was generated yet"):
+        next(heatfhe.run(made, circuit, engine, []))

@@ -125,8 +125,11 @@ def run(
 
 
 def _generated(talk: Conversation, inputs: Iterable[Sequence[Any]], count: int) -> Iterator[list[Any]]:
-    *prompt, last = inputs
-    for x in prompt:
-        talk.prompt(x)
-    for i in range(count):
-        yield talk.generate(last if i == 0 else None)
+    last: Sequence[Any] | None = None
+    for x in inputs:
+        if last is not None:
+            talk.prompt(last)
+        last = x
+    for _ in range(count):
+        yield talk.generate(last)
+        last = None
