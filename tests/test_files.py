@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.errors import FileFormatError
-from heatfhe.files import atomic_directory, atomic_write, canonical_json, read_json, rebuilt, write_json
+from heatfhe.files import atomic_directory, atomic_write, canonical_json, plain, read_json, rebuilt, write_json
 from tests.mutations.mutator import digest as trusting
 
 
@@ -144,3 +144,34 @@ def test_a_record_says_what_its_file_says_or_is_refused(change: dict[str, Any]) 
         rebuilt(Sample.from_json, {**GOOD, **change}, **told)
     with pytest.raises(FileFormatError):
         rebuilt(Sample.from_json, {k: v for k, v in GOOD.items() if k != "rows"}, **told)
+
+
+def test_a_record_is_plain_down_to_its_leaves() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Leaf:
+        size: float
+
+        def as_json(self) -> dict[str, Any]:
+            return {"own": self.size}
+
+    @dataclass(frozen=True)
+    class Branch:
+        path: Path
+        flag: bool | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Tree:
+        leaves: tuple[Leaf, ...]
+        branch: Branch
+        by_name: Mapping[str, Any]
+        hidden: str = "x"
+
+        @property
+        def count(self) -> int:
+            return len(self.leaves)
+
+    tree = Tree(leaves=(Leaf(1.5), Leaf(2.0)), branch=Branch(Path("a/b")), by_name={"row": (1, Leaf(0.0))})
+    branch = {"path": "a/b", "flag": None}
+    leaves, by_name = [{"own": 1.5}, {"own": 2.0}], {"row": [1, {"own": 0.0}]}
+    assert plain(tree) == {"leaves": leaves, "branch": branch, "by_name": by_name, "hidden": "x"}
+    assert list(plain(tree, ("count", "leaves")).items()) == [("count", 2), ("leaves", leaves)]

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -164,6 +164,24 @@ def read_json(path: Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any
     if len(raw) != 4 or raw.get("digest") != json_digest(body):
         raise FileFormatError(f"{path}: its digest does not match its body; the file was altered, make it again")
     return body
+
+
+def plain(record: Any, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """A dataclass as JSON: its fields of these names, or all, in order. What is inside it becomes JSON as well."""
+    chosen = (f.name for f in fields(record)) if names is None else names
+    return {name: _plain(getattr(record, name)) for name in chosen}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return plain(value) if is_dataclass(value) else value
 
 
 class Record(Protocol):

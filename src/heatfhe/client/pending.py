@@ -13,7 +13,7 @@ from typing import Any
 
 from heatfhe.client.leftovers import sweep
 from heatfhe.errors import FileFormatError
-from heatfhe.files import atomic_write, read_json, write_json
+from heatfhe.files import atomic_write, plain, read_json, write_json
 from heatfhe.planning import ProgramName
 from heatfhe.wire import MODES
 
@@ -59,8 +59,7 @@ class PendingJobs:
         self._folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(self._folder / f"{job.key}.bin") as f:
             f.write(job.data)
-        names = ("session", "steps", "config_id", "mode", "keep", "job")
-        self._write(job.key, {name: getattr(job, name) for name in names})
+        self._write(job.key, plain(job, ("session", "steps", "config_id", "mode", "keep", "job")))
 
     def note(self, key: str, job: str) -> None:
         """The server has it under this id."""

@@ -15,12 +15,12 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from heatfhe.errors import FileFormatError
-from heatfhe.files import read_json, write_json
+from heatfhe.files import plain, read_json, write_json
 from heatfhe.server.disk import disk_errors, remove_nameless, remove_partials, sync
 from heatfhe.wire import Refusal
 
@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 KIND, VERSION = "heatfhe-job", 1
 ACTIVE = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
+_PUBLIC = (
+    *("job", "session", "mode", "steps", "inputs", "units", "state", "done", "outputs", "created", "started"),
+    *("error", "message"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +63,7 @@ class Job:
 
     def as_json(self) -> dict[str, Any]:
         """What its owner sees."""
-        names = (
-            "job",
-            "session",
-            "mode",
-            "steps",
-            "inputs",
-            "units",
-            "state",
-            "done",
-            "outputs",
-            "created",
-            "started",
-            "error",
-            "message",
-        )
-        return {name: getattr(self, name) for name in names}
+        return plain(self, _PUBLIC)
 
 
 class JobStore:
@@ -302,4 +291,4 @@ class JobStore:
             self._unsaved.discard(job.job)
 
     def _write(self, job: Job) -> None:
-        write_json(self.folder(job.client, job.job) / "job.json", KIND, VERSION, asdict(job))
+        write_json(self.folder(job.client, job.job) / "job.json", KIND, VERSION, plain(job))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import FileFormatError
-from heatfhe.files import atomic_directory, read_json, write_json
+from heatfhe.files import atomic_directory, plain, read_json, write_json
 
 KIND, VERSION = "heatfhe-journal", 1
 
@@ -99,7 +99,7 @@ class Journal:
                     os.fsync(f.fileno())
                 rows.append([name, hashlib.sha256(data).hexdigest()])
         try:
-            body = {name: getattr(snapshot, name) for name in ("position", "pending", "job", "units")}
+            body = plain(snapshot, ("position", "pending", "job", "units"))
             write_json(path, KIND, VERSION, {**body, "values": rows, "state": state})
         except BaseException:
             shutil.rmtree(self._folder / state, ignore_errors=True)

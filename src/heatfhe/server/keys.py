@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import FileFormatError, MissingKeyError
-from heatfhe.files import file_digest, read_json, write_json
+from heatfhe.files import file_digest, plain, read_json, write_json
 from heatfhe.server.disk import append, disk_errors, remove_partials
 from heatfhe.server.locks import ClientLocks
 from heatfhe.server.quota import Quota
@@ -45,15 +45,9 @@ class KeySetStatus:
         return not self.missing
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "key_set": self.key_set,
-            "config_id": self.config_id,
-            "size": self.size,
-            "created": self.created,
-            "used": self.used,
-            "complete": self.complete,
-            "missing": [{"sha256": sha, "have": have} for sha, have in sorted(self.missing.items())],
-        }
+        missing = [{"sha256": sha, "have": have} for sha, have in sorted(self.missing.items())]
+        names = ("key_set", "config_id", "size", "created", "used", "complete")
+        return {**plain(self, names), "missing": missing}
 
 
 class KeyStore:

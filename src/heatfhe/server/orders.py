@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Union, get_type_hints
 
+from heatfhe.files import plain
 from heatfhe.wire import Limits
 
 
@@ -114,8 +115,7 @@ _HINTS = {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Limits)}
 
 def facts(record: Any) -> dict[str, Any]:
     """A record's fields as JSON; one that is None, its default, is left out."""
-    rows = ((f.name, getattr(record, f.name)) for f in fields(record))
-    return {name: _plain(value) for name, value in rows if value is not None}
+    return {name: value for name, value in plain(record).items() if value is not None}
 
 
 def pack(record: Record) -> str:
@@ -127,14 +127,6 @@ def unpack(line: str) -> Any:
     """Inverse of pack: the record of a line."""
     ((name, body),) = json.loads(line).items()
     return _made(_KINDS[name], body)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    return facts(value) if is_dataclass(value) else value
 
 
 def _made(kind: type[Any], body: Mapping[str, Any]) -> Any:

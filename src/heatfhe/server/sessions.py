@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import FileFormatError
-from heatfhe.files import read_json, write_json
+from heatfhe.files import plain, read_json, write_json
 from heatfhe.server.disk import disk_errors, folder_bytes, remove_nameless, remove_partials
 from heatfhe.server.journal import Journal
 from heatfhe.wire import Refusal
@@ -47,7 +47,7 @@ class Session:
 
     def as_json(self) -> dict[str, Any]:
         names = ("session", "model", "config_id", "key_set", "created", "used", "position", "pending", "size")
-        return {name: getattr(self, name) for name in names}
+        return plain(self, names)
 
 
 class SessionStore:

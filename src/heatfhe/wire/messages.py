@@ -9,7 +9,7 @@ from typing import Any
 
 from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, WireError
-from heatfhe.files import json_digest
+from heatfhe.files import json_digest, plain
 from heatfhe.planning import ProgramName
 from heatfhe.wire.frame import Header, Limits, Message
 from heatfhe.wire.strict import Fields
@@ -17,6 +17,10 @@ from heatfhe.wire.strict import Fields
 API_VERSIONS = (1,)
 # The wire's words for what a job's steps run: whether "free" adds noise shows in its blocks.
 MODES = {ProgramName.GENERATE: "free", ProgramName.SAMPLE: "free", ProgramName.LOGITS: "logits"}
+_IDENTITY = (
+    *("model", "engine", "params", "plan", "circuit", "programs", "rotations", "conjugation", "bootstrap_periods"),
+    *("layout", "vocabulary", "context", "bundle", "noise_bound", "max_temperature"),
+)
 MAX_KEYS, MAX_KEY_BYTES, MAX_STEPS = 4096, 1 << 34, 4096
 MAX_RING = 1 << 17  # the largest the security table knows
 
@@ -31,7 +35,7 @@ class Price:
     bootstraps_per_token: int
 
     def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return plain(self)
 
     @classmethod
     def from_json(cls, body: Any) -> Price:
@@ -76,25 +80,8 @@ class ModelConfig:
 
     def identity(self) -> dict[str, Any]:
         """The part that the config id covers. Levels of rotations are named where keys go by level, and only there."""
-        levels = {"rotation_levels": list(self.rotation_levels)} if self.rotation_levels else {}
-        return {
-            **levels,
-            "model": self.model,
-            "engine": self.engine,
-            "params": self.params.as_json(),
-            "plan": self.plan,
-            "circuit": self.circuit,
-            "programs": list(self.programs),
-            "rotations": list(self.rotations),
-            "conjugation": self.conjugation,
-            "bootstrap_periods": list(self.bootstrap_periods),
-            "layout": dict(self.layout),
-            "vocabulary": self.vocabulary,
-            "context": self.context,
-            "bundle": self.bundle,
-            "noise_bound": self.noise_bound,
-            "max_temperature": self.max_temperature,
-        }
+        levels = ("rotation_levels",) if self.rotation_levels else ()
+        return plain(self, (*levels, *_IDENTITY))
 
     @property
     def config_id(self) -> str:
@@ -103,13 +90,8 @@ class ModelConfig:
 
     def as_json(self) -> dict[str, Any]:
         """The answer to GET /v1/models/{model}."""
-        return {
-            "config_id": self.config_id,
-            "config": self.identity(),
-            "price": self.price.as_json(),
-            "limits": dict(self.limits),
-            "api_versions": list(self.api_versions),
-        }
+        rest = plain(self, ("price", "limits", "api_versions"))
+        return {"config_id": self.config_id, "config": self.identity(), **rest}
 
     @classmethod
     def from_json(cls, body: Any) -> ModelConfig:
@@ -211,8 +193,7 @@ class KeyManifest:
         return json_digest(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        rows = [{"name": k.name, "size": k.size, "sha256": k.sha256} for k in self.keys]
-        return {"config_id": self.config_id, "keys": rows}
+        return plain(self)
 
     @classmethod
     def from_json(cls, body: Any) -> KeyManifest:
@@ -329,8 +310,7 @@ class JobRequest:
         """Wire form."""
         blocks = {f"input/{i:04d}": data for i, data in enumerate(self.inputs)}
         blocks |= {f"noise/{i:04d}": data for i, data in enumerate(self.noise)}
-        names = ("config_id", "key_set", "mode", "steps", "start", "parts")
-        body = {name: getattr(self.head, name) for name in names}
+        body = plain(self.head, ("config_id", "key_set", "mode", "steps", "start", "parts"))
         return Message(kind="job", plan=self.head.plan, body=body, blocks=blocks).pack()
 
 
