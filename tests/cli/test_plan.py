@@ -12,7 +12,7 @@ import pytest
 
 from heatfhe.cli import main
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
-from heatfhe.engine.openfhe_context import load_openfhe
+from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.errors import EngineError, MissingExtraError
 from heatfhe.planning import ALGORITHMS, Plan
 from tests.tiny import tiny_circuit

@@ -16,7 +16,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.client import Client, Sampler, load_keyring
 from heatfhe.client.local import local_server
 from heatfhe.engine import ClearEngine, Conversation, Runner
-from heatfhe.engine.openfhe_context import load_openfhe
+from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.errors import HeatError
 from heatfhe.planning import Plan
 from tests.server.serving import served_circuit

@@ -21,9 +21,9 @@ import pytest
 from heatfhe.client.keyring_openfhe import PUBLIC_FILE, SECRET_FILE, OpenFHEKeyring, self_test
 from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Slots, Vector
 from heatfhe.engine.openfhe import OpenFHEEngine
-from heatfhe.engine.openfhe_context import load_openfhe
-from heatfhe.engine.openfhe_keys import ProcessKeys, load_keys
-from heatfhe.engine.openfhe_wire import CIPHERTEXT, KEY, Header, residue_arrays, seal, unseal
+from heatfhe.engine.openfhe.context import load_openfhe
+from heatfhe.engine.openfhe.keys import ProcessKeys, load_keys
+from heatfhe.engine.openfhe.wire import CIPHERTEXT, KEY, Header, residue_arrays, seal, unseal
 from heatfhe.errors import ConfigError, EngineError, FileFormatError, HeatError, MissingKeyError, WireError
 from heatfhe.planning import openfhe_params
 from heatfhe.wire import looks_secret

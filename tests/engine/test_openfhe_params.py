@@ -103,11 +103,11 @@ def test_modules_import_without_openfhe() -> None:
 def test_a_missing_library_says_what_would_make_it_load(
     monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception], words: str
 ) -> None:
-    from heatfhe.engine import openfhe_context
+    from heatfhe.engine.openfhe import context
 
     def refuse(name: str) -> None:
         raise error
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(expected, match=words):
-        openfhe_context.load_openfhe()
+        context.load_openfhe()

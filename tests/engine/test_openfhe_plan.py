@@ -18,7 +18,7 @@ from heatfhe.cli.model_source import circuit_folder
 from heatfhe.client.keyring_openfhe import OpenFHEKeyring
 from heatfhe.engine import ClearEngine, Conversation, Keyring, LinearMap, Runner, key_request
 from heatfhe.engine.openfhe import OpenFHEEngine
-from heatfhe.engine.openfhe_context import load_openfhe
+from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.errors import HeatError
 from heatfhe.evaluation.encrypted import Endpoint, free_running
 from heatfhe.planning import Plan, cost_table, openfhe_params, plan

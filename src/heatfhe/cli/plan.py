@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 def _openfhe_answer(params: Params) -> str:
     """What OpenFHE says of its own set, where it is installed."""
-    from heatfhe.engine import ring_dimension_asked
+    from heatfhe.engine.openfhe import ring_dimension_asked
 
     try:
         asked = ring_dimension_asked(params)

@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 from heatfhe.ckks import Params
 from heatfhe.ckks.secret import KeepsSecret
 from heatfhe.client.read import NO_RETRY
-from heatfhe.engine import (
-    OPENFHE_KEY,
-    KeyRequest,
-    OpenFHEContext,
+from heatfhe.engine import KeyRequest, Slots
+from heatfhe.engine.openfhe import (
+    KEY,
+    Context,
+    Header,
     OpenFHEEngine,
-    OpenFHEHeader,
-    OpenFHEProcessKeys,
-    Slots,
+    ProcessKeys,
     needs_automorphisms,
-    openfhe_refusals,
-    seal_openfhe,
-    unseal_openfhe,
+    refusals,
+    seal,
+    unseal,
 )
 from heatfhe.errors import ConfigError, DecryptError, EngineError, FileFormatError, WireError
 from heatfhe.files import atomic_write
@@ -43,10 +42,10 @@ class OpenFHEKeyring(KeepsSecret):
 
     def __init__(self, request: KeyRequest, folder: Path | None = None) -> None:
         self._request = request
-        self._context = OpenFHEContext(request.params)
+        self._context = Context(request.params)
         self._context.check_request(request)
         if folder is None:
-            with openfhe_refusals("make a key pair"):
+            with refusals("make a key pair"):
                 pair = self._context.cc.KeyGen()
             self._secret, self._public = pair.secretKey, pair.publicKey
         else:
@@ -65,7 +64,7 @@ class OpenFHEKeyring(KeepsSecret):
         """A fresh ciphertext, in wire form."""
         if not 0 <= level <= self._request.params.levels:
             raise ConfigError(f"values are encrypted at levels 0 to {self._request.params.levels}, got {level}")
-        with openfhe_refusals("encrypt"):
+        with refusals("encrypt"):
             fresh = self._context.cc.Encrypt(self._public, self._context.encode(values, level))
         return self._context.dump(fresh)
 
@@ -84,7 +83,7 @@ class OpenFHEKeyring(KeepsSecret):
     def _make_keys(self) -> None:
         """Fill this process's key maps with exactly the requested keys; those made before stay as they are."""
         cc, request, context = self._context.cc, self._request, self._context
-        with openfhe_refusals("make evaluation keys"):
+        with refusals("make evaluation keys"):
             if self._tag not in cc.GetAllEvalMultKeys():
                 cc.EvalMultKeyGen(self._secret)
             wanted = {context.rotation_index(r) for r in request.rotations if context.rotation(r)}
@@ -103,14 +102,14 @@ class OpenFHEKeyring(KeepsSecret):
         """
         o, cc = self._context.openfhe, self._context.cc
         self._make_keys()
-        with openfhe_refusals("write the relinearisation key"):
+        with refusals("write the relinearisation key"):
             body = o.SerializeEvalMultKeyString(o.BINARY, self._tag)
         yield self._sealed("relinearisation", body)
         if not needs_automorphisms(self._request):
             return
         with tempfile.TemporaryDirectory(prefix="heatfhe-") as folder:
             path = Path(folder) / "keys"
-            with openfhe_refusals("write the automorphism keys"):
+            with refusals("write the automorphism keys"):
                 if not cc.SerializeEvalAutomorphismKey(str(path), o.BINARY, self._tag):
                     raise EngineError("the automorphism keys cannot be written; is the disk of temporary files full?")
             with path.open("rb") as f:
@@ -119,10 +118,10 @@ class OpenFHEKeyring(KeepsSecret):
                     yield self._sealed(f"automorphisms/{count:04d}", piece)
                     count += 1
 
-    def process_keys(self) -> OpenFHEProcessKeys:
+    def process_keys(self) -> ProcessKeys:
         """The same keys for an engine in this very process: nothing is copied."""
         self._make_keys()
-        return OpenFHEProcessKeys(tag=self._tag)
+        return ProcessKeys(tag=self._tag)
 
     def save(self, folder: Path) -> None:
         """Write the secret and the public key, files of mode 0600."""
@@ -135,22 +134,20 @@ class OpenFHEKeyring(KeepsSecret):
                 f.write(mark + blob)
 
     def _sealed(self, name: str, body: bytes) -> tuple[str, bytes]:
-        header = OpenFHEHeader(
-            magic=OPENFHE_KEY, level=0, params_digest=self._request.params.digest, tag=self._tag, name=name
-        )
-        return name, seal_openfhe(header, body)
+        header = Header(magic=KEY, level=0, params_digest=self._request.params.digest, tag=self._tag, name=name)
+        return name, seal(header, body)
 
     def _read(self, path: Path, parser: str) -> Any:
         """A key file written by save."""
         try:
             blob = path.read_bytes().removeprefix(SECRET_MARK)
-            _, body = unseal_openfhe(blob, OPENFHE_KEY, self._request.params.digest, name=path.name)
+            _, body = unseal(blob, KEY, self._request.params.digest, name=path.name)
         except FileNotFoundError as err:
             raise FileFormatError(f"{path}: no such key file; make a keyring and save it there first") from err
         except WireError as err:
             raise FileFormatError(f"{path}: {err}") from err
         o = self._context.openfhe
-        with openfhe_refusals(f"read {path.name}"):
+        with refusals(f"read {path.name}"):
             return getattr(o, parser)(bytes(body), o.BINARY)
 
 

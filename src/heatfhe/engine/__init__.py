@@ -30,15 +30,6 @@ from heatfhe.planning import LinearMap, Vector
 if TYPE_CHECKING:
     from heatfhe.engine.native import NativeEngine
     from heatfhe.engine.openfhe import OpenFHEEngine
-    from heatfhe.engine.openfhe_context import Context as OpenFHEContext
-    from heatfhe.engine.openfhe_context import refusals as openfhe_refusals
-    from heatfhe.engine.openfhe_keys import ProcessKeys as OpenFHEProcessKeys
-    from heatfhe.engine.openfhe_keys import needs_automorphisms
-    from heatfhe.engine.openfhe_security import ring_dimension_asked
-    from heatfhe.engine.openfhe_wire import KEY as OPENFHE_KEY
-    from heatfhe.engine.openfhe_wire import Header as OpenFHEHeader
-    from heatfhe.engine.openfhe_wire import seal as seal_openfhe
-    from heatfhe.engine.openfhe_wire import unseal as unseal_openfhe
 else:
     from heatfhe.doors import lazy_names
 
@@ -47,23 +38,13 @@ else:
         __name__,
         {
             "NativeEngine": "native.NativeEngine",
-            "OPENFHE_KEY": "openfhe_wire.KEY",
-            "OpenFHEContext": "openfhe_context.Context",
             "OpenFHEEngine": "openfhe.OpenFHEEngine",
-            "OpenFHEHeader": "openfhe_wire.Header",
-            "OpenFHEProcessKeys": "openfhe_keys.ProcessKeys",
-            "needs_automorphisms": "openfhe_keys.needs_automorphisms",
-            "openfhe_refusals": "openfhe_context.refusals",
-            "ring_dimension_asked": "openfhe_security.ring_dimension_asked",
-            "seal_openfhe": "openfhe_wire.seal",
-            "unseal_openfhe": "openfhe_wire.unseal",
         },
     )
 
 __all__ = [
     "NOISE_MAGNITUDES",
     "NOISE_PERIODS",
-    "OPENFHE_KEY",
     "BootstrapNoise",
     "ClearEngine",
     "Conversation",
@@ -78,10 +59,7 @@ __all__ = [
     "NativeEngine",
     "Noise",
     "NoiseTable",
-    "OpenFHEContext",
     "OpenFHEEngine",
-    "OpenFHEHeader",
-    "OpenFHEProcessKeys",
     "Plain",
     "Runner",
     "Slots",
@@ -92,13 +70,8 @@ __all__ = [
     "measure_costs",
     "measure_noise",
     "measure_request",
-    "needs_automorphisms",
     "noise_request",
-    "openfhe_refusals",
-    "ring_dimension_asked",
     "run",
-    "seal_openfhe",
-    "unseal_openfhe",
 ]
 
 _EXTRAS = {"numba": "native", "cryptography": "native", "cupy": "cuda"}

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from heatfhe.engine.openfhe_context import Context, refusals
-from heatfhe.engine.openfhe_wire import KEY, check_keys, unseal
+from heatfhe.engine.openfhe.context import Context, refusals
+from heatfhe.engine.openfhe.wire import KEY, check_keys, unseal
 from heatfhe.engine.protocol import KeyRequest, KeySource
 from heatfhe.errors import EngineError, MissingKeyError, WireError
 

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 
 from heatfhe.ckks import Params
 from heatfhe.engine.encodings import Encodings
-from heatfhe.engine.openfhe_context import BASE_CORRECTION, Ciphertext, Context, refusals, set_openmp_threads
-from heatfhe.engine.openfhe_keys import load_keys
+from heatfhe.engine.openfhe.context import BASE_CORRECTION, Ciphertext, Context, refusals, set_openmp_threads
+from heatfhe.engine.openfhe.keys import load_keys
 from heatfhe.engine.protocol import KeyRequest, KeySource, Plain
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError
 from heatfhe.planning import LinearMap, Vector, bootstrap_correction

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
-from heatfhe.engine.openfhe_wire import CIPHERTEXT, Header, Layout, seal, unseal
+from heatfhe.engine.openfhe.wire import CIPHERTEXT, Header, Layout, seal, unseal
 from heatfhe.engine.protocol import KeyRequest, Slots
 from heatfhe.errors import ConfigError, EngineError, MissingExtraError, WireError
 from heatfhe.planning import bootstrap_budget

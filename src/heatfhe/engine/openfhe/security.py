@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from heatfhe.ckks import Params
-from heatfhe.engine.openfhe_context import load_openfhe, refusals
+from heatfhe.engine.openfhe.context import load_openfhe, refusals
 from heatfhe.errors import ConfigError
 
 
