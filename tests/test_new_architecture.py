@@ -26,7 +26,7 @@ from heatfhe.lowering import export
 from heatfhe.models import ARCHITECTURES, Architecture, describe, register
 from heatfhe.planning import Plan, plan
 from heatfhe.ranges import calibrate
-from heatfhe.server.program import make_bundle
+from heatfhe.server.work.program import make_bundle
 from heatfhe.sites import Prepared, RangeBounds, prepare, restore
 from heatfhe.stages import (
     Activation,

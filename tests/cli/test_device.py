@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heatfhe.cli import main
-from heatfhe.server import worker
+from heatfhe.server.work import worker
 
 no_cupy = pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
 

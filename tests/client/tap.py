@@ -20,7 +20,7 @@ from heatfhe.client.layout import Layout
 from heatfhe.engine import KeyRequest
 from heatfhe.errors import DecryptError
 from heatfhe.server import ModelSource, Settings
-from heatfhe.server.program import describe_model
+from heatfhe.server.work.program import describe_model
 from heatfhe.wire import JobOutput, KeyManifest, job_limits, parse
 
 OUTCOMES = ("fine", "zeros", "nan", "huge", "implausible", "raw")

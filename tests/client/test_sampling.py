@@ -21,7 +21,7 @@ from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, plan
 from heatfhe.planning.params import preset
-from heatfhe.server.program import highest_temperature
+from heatfhe.server.work.program import highest_temperature
 from tests.server.serving import PARAMS, served_circuit
 
 given = pytest.importorskip("hypothesis", reason="hypothesis is a development dependency").given

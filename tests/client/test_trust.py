@@ -27,7 +27,7 @@ from heatfhe.files import write_json
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
 from heatfhe.server import ModelSource, Settings
-from heatfhe.server.program import describe_model
+from heatfhe.server.work.program import describe_model
 from heatfhe.wire import ModelConfig, Price
 from tests.ckks.test_baby_steps import with_words
 from tests.golden.make import HERE, tiny

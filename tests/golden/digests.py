@@ -18,7 +18,7 @@ from heatfhe.planning import ALGORITHMS, Plan, cost_table, plan
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.tally import key_bytes, tally
 from heatfhe.server import ModelSource, Settings
-from heatfhe.server.program import describe_model
+from heatfhe.server.work.program import describe_model
 from tests.planning.clear_run import clear_params
 
 EMBEDDED = ("calibrated", "heat")

@@ -237,7 +237,7 @@ def on_socket(app: Joined, **options: Any) -> Iterator[str]:
 
     import uvicorn
 
-    from heatfhe.server.http import bounded_protocol
+    from heatfhe.server.http.protocol import bounded_protocol
 
     listener = socket.create_server(("127.0.0.1", 0))
     protocol = bounded_protocol(**{"head_seconds": 60.0, **options})

@@ -287,7 +287,7 @@ def test_a_full_disk_is_a_clear_answer_and_the_session_goes_on_after(
     app: Joined, http: httpx.Client, alice: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, data = alice.open().session, request_bytes(alice, steps=1)
-    from heatfhe.server import uploads
+    from heatfhe.server.http import uploads
 
     class Full:
         def __enter__(self) -> Any:

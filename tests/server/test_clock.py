@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatfhe.server import ModelSource
-from heatfhe.server.clock import DOWN_SECONDS, SteadyClock
+from heatfhe.server.store.clock import DOWN_SECONDS, SteadyClock
 from tests.server.serving import BigKeyring, joined
 
 DAY = 86_400.0

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from heatfhe.files import write_json
 from heatfhe.server import ClientBook, ModelSource
-from heatfhe.server import jobs as jobs_module
-from heatfhe.server import keys as keys_module
-from heatfhe.server.hold import FolderLock
-from heatfhe.server.jobs import ENDED, Job, JobStore
-from heatfhe.server.keys import FolderKeys, KeyStore
+from heatfhe.server.store import jobs as jobs_module
+from heatfhe.server.store import keys as keys_module
+from heatfhe.server.store.hold import FolderLock
+from heatfhe.server.store.jobs import ENDED, Job, JobStore
+from heatfhe.server.store.keys import FolderKeys, KeyStore
 from heatfhe.wire import Refusal
 from tests.server.serving import ROOT, BigKeyring, joined, wait_for
 from tests.server.test_stores import manifest_of, send, sha, store
@@ -136,7 +136,7 @@ def test_a_job_that_cannot_be_read_is_left_alone(tmp_path: Path, damage: str) ->
 MANY = """
 import os, sys
 from pathlib import Path
-from heatfhe.server.auth import ClientBook
+from heatfhe.server.store.auth import ClientBook
 book, ready, go = Path(sys.argv[1]), *os.pipe()
 children = []
 for i in range(13):

@@ -69,7 +69,7 @@ def test_an_unexpected_error_is_a_500_for_everyone_and_names_nobody(
 def test_a_stream_that_fails_midway_is_counted_and_the_connection_ends(
     app: Joined, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from heatfhe.server import routes
+    from heatfhe.server.http import routes
 
     async def broken(*_args: object) -> Any:
         yield b"id: 0\n\n"

@@ -32,7 +32,7 @@ async def app(scope: dict[str, str], receive: object, send: object) -> None:
 @contextmanager
 def serving(**options: Any) -> Iterator[tuple[int, Any, list[int]]]:
     """A server on a thread: its port, itself, and for every connection whether it has TCP_NODELAY."""
-    from heatfhe.server.http import bounded_protocol
+    from heatfhe.server.http.protocol import bounded_protocol
 
     nodelay: list[int] = []
 
@@ -186,7 +186,7 @@ def test_an_address_has_few_connections_and_gets_them_back() -> None:
 
 
 def test_one_ipv6_network_counts_as_one_caller() -> None:
-    from heatfhe.server.http import _network
+    from heatfhe.server.http.protocol import _network
 
     assert _network(("2001:db8::1", 5)) == _network(("2001:db8::ffff:1%eth0", 6)) != _network(("2001:db8:0:1::1", 5))
     assert _network(("::ffff:10.0.0.1", 5)) == _network(("10.0.0.1", 9)) != _network(("10.0.0.2", 9))

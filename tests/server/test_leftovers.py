@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from heatfhe.client.pending import PendingJobs
 from heatfhe.files import write_json
 from heatfhe.server import ModelSource
-from heatfhe.server.jobs import JobStore
-from heatfhe.server.journal import Journal
-from heatfhe.server.sessions import SessionStore
+from heatfhe.server.store.jobs import JobStore
+from heatfhe.server.store.journal import Journal
+from heatfhe.server.store.sessions import SessionStore
 from heatfhe.wire import Refusal
 from tests.server.serving import BigKeyring, joined
 from tests.server.test_crashes import Killed, job_in, killed_at_the_check

@@ -18,8 +18,8 @@ import pytest
 from heatfhe.client import Client
 from heatfhe.client.link import LostServerError
 from heatfhe.server import ModelSource
-from heatfhe.server import sessions as sessions_module
-from heatfhe.server.sessions import SessionStore
+from heatfhe.server.store import sessions as sessions_module
+from heatfhe.server.store.sessions import SessionStore
 from heatfhe.wire import Refusal
 from tests.server.serving import BigKeyring, Joined, joined
 from tests.server.test_crashes import Killed

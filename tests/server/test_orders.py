@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from heatfhe.server import orders
-from heatfhe.server.events import FACTS
-from heatfhe.server.orders import Assignment, Completed, Opening, Running, facts, pack, unpack
+from heatfhe.server.work import orders
+from heatfhe.server.work.events import FACTS
+from heatfhe.server.work.orders import Assignment, Completed, Opening, Running, facts, pack, unpack
 from heatfhe.wire import Limits
 
 OPENING = Opening(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heatfhe.server.events import EventHub
-from heatfhe.server.limits import RateLimiter
+from heatfhe.server.http.limits import RateLimiter
 from heatfhe.server.metrics import Metrics
-from heatfhe.server.queue import FairQueue
+from heatfhe.server.work.events import EventHub
+from heatfhe.server.work.queue import FairQueue
 from heatfhe.wire import Refusal
 
 

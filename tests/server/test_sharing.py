@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from heatfhe.server import ModelSource
-from heatfhe.server.limits import RateLimiter
-from heatfhe.server.queue import FairQueue
+from heatfhe.server.http.limits import RateLimiter
+from heatfhe.server.work.queue import FairQueue
 from heatfhe.wire import MEDIA_TYPE, Refusal
 from tests.server.serving import Joined, joined, on_socket, served_circuit, wait_for
 
@@ -227,7 +227,7 @@ def test_one_clients_slow_calls_leave_threads_for_the_others(app: Joined, monkey
 
 def test_a_clients_long_hash_holds_up_nobody_else(app: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last chunk of a key is hashed whole, for a second per gigabyte: other clients' key sets go on meanwhile."""
-    from heatfhe.server import keys
+    from heatfhe.server.store import keys
 
     config = app.client("alice", model="tiny").config.config_id
     started, go, real = threading.Event(), threading.Event(), keys.file_digest
@@ -345,8 +345,8 @@ def test_a_long_job_gives_way_to_a_short_one_and_both_are_right(
 
 
 def test_a_job_is_cancelled_while_it_waits_for_its_next_turn(app: Joined) -> None:
-    from heatfhe.server.dispatch import Dispatcher
-    from heatfhe.server.orders import Ended
+    from heatfhe.server.work.dispatch import Dispatcher
+    from heatfhe.server.work.orders import Ended
 
     service = app.service
     queue = FairQueue(most=9, most_per_client=9)

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError
-from heatfhe.server import disk
-from heatfhe.server.auth import ClientBook
-from heatfhe.server.disk import folder_bytes
-from heatfhe.server.jobs import JobStore
-from heatfhe.server.journal import Journal, Snapshot
-from heatfhe.server.keys import FolderKeys, KeyStore
-from heatfhe.server.quota import Quota
-from heatfhe.server.sessions import SessionStore
+from heatfhe.server.store import disk
+from heatfhe.server.store.auth import ClientBook
+from heatfhe.server.store.disk import folder_bytes
+from heatfhe.server.store.jobs import JobStore
+from heatfhe.server.store.journal import Journal, Snapshot
+from heatfhe.server.store.keys import FolderKeys, KeyStore
+from heatfhe.server.store.quota import Quota
+from heatfhe.server.store.sessions import SessionStore
 from heatfhe.wire import KeyEntry, KeyManifest, Refusal
 
 CONFIG = "ab" * 32

@@ -14,8 +14,8 @@ import pytest
 from heatfhe.errors import ConfigError
 from heatfhe.server import ModelSource, Settings, create_app
 from heatfhe.server.models import admit
-from heatfhe.server.program import load_models
 from heatfhe.server.wall import is_forbidden
+from heatfhe.server.work.program import load_models
 from tests.server.serving import ROOT
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -63,7 +63,7 @@ def test_a_process_with_client_code_cannot_become_a_server(source: ModelSource, 
 
 def test_a_worker_holds_the_wall_too() -> None:
     code = (
-        "import sys, heatfhe.server.worker, heatfhe.server.program; "
+        "import sys, heatfhe.server.work.worker, heatfhe.server.work.program; "
         "bad = [m for m in sys.modules if m.startswith(('heatfhe.client', 'heatfhe.ckks.secret'))]; assert not bad, bad"
     )
     done = python(code)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from heatfhe.errors import WireError
 from heatfhe.planning import ProgramName
 from heatfhe.progress import Reporter
-from heatfhe.server.disk import folder_bytes
-from heatfhe.server.journal import Journal
-from heatfhe.server.orders import Assignment, Completed, Progress, Running
-from heatfhe.server.work import CancelledWork, perform, units
+from heatfhe.server.store.disk import folder_bytes
+from heatfhe.server.store.journal import Journal
+from heatfhe.server.work.orders import Assignment, Completed, Progress, Running
+from heatfhe.server.work.perform import CancelledWork, perform, units
 from heatfhe.wire import JobHead, JobOutput, JobRequest, Limits, MessageFile, Refusal, parse
 
 D = "ab" * 32
@@ -187,7 +187,7 @@ def test_events_keep_their_words_whether_or_not_there_is_noise(tmp_path: Path, p
 
 
 def test_a_full_disk_ends_the_job_and_keeps_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heatfhe.server.worker import _code
+    from heatfhe.server.work.worker import _code
 
     order, work = task(tmp_path), message(tmp_path, 1, 3)
     seen: list[Progress] = []
@@ -208,7 +208,7 @@ def test_a_full_disk_ends_the_job_and_keeps_the_session(tmp_path: Path, monkeypa
 
 def test_a_job_that_outgrows_the_quota_ends_and_keeps_the_session(tmp_path: Path) -> None:
     """What a job stores grows with every step; the step that does not fit is not stored, not even in part."""
-    from heatfhe.server.worker import _code
+    from heatfhe.server.work.worker import _code
 
     seen: list[Progress] = []
     work = message(tmp_path, 1, 30)

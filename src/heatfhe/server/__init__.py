@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heatfhe.server.auth import ClientBook
-from heatfhe.server.hold import FolderLock
 from heatfhe.server.settings import ModelSource, Settings
+from heatfhe.server.store.auth import ClientBook
+from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.wall import close_wall
 
 if TYPE_CHECKING:
-    from heatfhe.server.app import create_app
-    from heatfhe.server.http import PER_ADDRESS, bounded_protocol
+    from heatfhe.server.http.app import create_app
+    from heatfhe.server.http.protocol import PER_ADDRESS, bounded_protocol
 else:
     from heatfhe.doors import lazy_names
 
@@ -20,9 +20,9 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "PER_ADDRESS": "http.PER_ADDRESS",
-            "bounded_protocol": "http.bounded_protocol",
-            "create_app": "app.create_app",
+            "PER_ADDRESS": "http.protocol.PER_ADDRESS",
+            "bounded_protocol": "http.protocol.bounded_protocol",
+            "create_app": "http.app.create_app",
         },
     )
 

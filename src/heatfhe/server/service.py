@@ -11,25 +11,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from heatfhe.server.auth import ClientBook
-from heatfhe.server.clock import SteadyClock
-from heatfhe.server.disk import disk_errors
-from heatfhe.server.dispatch import Dispatcher
-from heatfhe.server.events import EventHub
 from heatfhe.server.faults import log_fault
-from heatfhe.server.hold import FolderLock
-from heatfhe.server.jobs import ACTIVE, Job, JobStore
-from heatfhe.server.keys import KeySetStatus, KeyStore
-from heatfhe.server.limits import RateLimiter
+from heatfhe.server.http.limits import RateLimiter
 from heatfhe.server.metrics import Metrics
 from heatfhe.server.models import ServedModel, admit
-from heatfhe.server.orders import Assignment, Opening
-from heatfhe.server.pool import Device
-from heatfhe.server.queue import FairQueue
-from heatfhe.server.quota import INCOMING, Quota
-from heatfhe.server.sessions import Session, SessionStore
 from heatfhe.server.settings import Settings
-from heatfhe.server.work import units
+from heatfhe.server.store.auth import ClientBook
+from heatfhe.server.store.clock import SteadyClock
+from heatfhe.server.store.disk import disk_errors
+from heatfhe.server.store.hold import FolderLock
+from heatfhe.server.store.jobs import ACTIVE, Job, JobStore
+from heatfhe.server.store.keys import KeySetStatus, KeyStore
+from heatfhe.server.store.quota import INCOMING, Quota
+from heatfhe.server.store.sessions import Session, SessionStore
+from heatfhe.server.work.dispatch import Dispatcher
+from heatfhe.server.work.events import EventHub
+from heatfhe.server.work.orders import Assignment, Opening
+from heatfhe.server.work.perform import units
+from heatfhe.server.work.pool import Device
+from heatfhe.server.work.queue import FairQueue
 from heatfhe.wire import JobHead, KeyManifest, Limits, Refusal, job_limits
 
 logger = logging.getLogger(__name__)

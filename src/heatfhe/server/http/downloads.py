@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
-from heatfhe.server.limits import Slots
+from heatfhe.server.http.limits import Slots
 from heatfhe.wire import MEDIA_TYPE
 
 PIECE = 128 << 10

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from heatfhe.server.disk import folder_bytes, need_room
-from heatfhe.server.locks import ClientLocks
+from heatfhe.server.store.disk import folder_bytes, need_room
+from heatfhe.server.store.locks import ClientLocks
 from heatfhe.wire import Refusal
 
 INCOMING = "incoming"  # uploads on their way; they count by what they were announced with

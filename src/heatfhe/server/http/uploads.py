@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
-from heatfhe.server.disk import disk_errors
+from heatfhe.server.store.disk import disk_errors
 from heatfhe.wire import JobHead, MessageScanner, Refusal
 
 

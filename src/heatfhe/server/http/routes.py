@@ -13,12 +13,12 @@ from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 
-from heatfhe.server import describe as d
-from heatfhe.server.downloads import Download
-from heatfhe.server.gate import Gate
-from heatfhe.server.jobs import ENDED, Job
+from heatfhe.server.http import describe as d
+from heatfhe.server.http.downloads import Download
+from heatfhe.server.http.gate import Gate
+from heatfhe.server.http.uploads import body_length, read_body, spool
 from heatfhe.server.service import Service
-from heatfhe.server.uploads import body_length, read_body, spool
+from heatfhe.server.store.jobs import ENDED, Job
 from heatfhe.wire import Fields, KeyManifest, MessageScanner, Refusal
 
 _BEARER = HTTPBearer(auto_error=False, description="the token of one client")

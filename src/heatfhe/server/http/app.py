@@ -19,12 +19,12 @@ from starlette.routing import Match
 
 from heatfhe.errors import HeatError, WireError
 from heatfhe.server.faults import log_fault
-from heatfhe.server.hold import FolderLock
-from heatfhe.server.middleware import INTERNAL, Guard
+from heatfhe.server.http.middleware import INTERNAL, Guard
+from heatfhe.server.http.routes import make_router
 from heatfhe.server.models import ServedModel
-from heatfhe.server.routes import make_router
 from heatfhe.server.service import Service
 from heatfhe.server.settings import Settings
+from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.wall import close_wall
 from heatfhe.wire import API_VERSIONS, STATUS, Refusal, TooLargeError
 
@@ -44,7 +44,7 @@ def create_app(
     if not settings.joined:
         close_wall()
     if models is None:
-        from heatfhe.server.program import load_models
+        from heatfhe.server.work.program import load_models
 
         models = load_models(settings)
     service = Service(settings, models, lock=lock)

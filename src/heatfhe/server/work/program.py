@@ -11,10 +11,10 @@ from heatfhe.circuit import Circuit
 from heatfhe.engine import Runner, key_request, load_engine
 from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, ProgramName, key_bytes
-from heatfhe.server.keys import FolderKeys
 from heatfhe.server.models import ServedModel
-from heatfhe.server.orders import Opening
 from heatfhe.server.settings import ModelSource, Settings
+from heatfhe.server.store.keys import FolderKeys
+from heatfhe.server.work.orders import Opening
 from heatfhe.stages import Embed, centred, of
 from heatfhe.wire import Message, ModelConfig, Price
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from heatfhe.server.events import EventHub
 from heatfhe.server.faults import log_fault
-from heatfhe.server.jobs import ENDED, Job, JobStore
 from heatfhe.server.metrics import Metrics
-from heatfhe.server.orders import Assignment, Completed, Ended, Opening, Progress, facts
-from heatfhe.server.pool import Device, WorkerDied, WorkerProcess, WorkerRefused
-from heatfhe.server.queue import FairQueue
+from heatfhe.server.store.jobs import ENDED, Job, JobStore
+from heatfhe.server.work.events import EventHub
+from heatfhe.server.work.orders import Assignment, Completed, Ended, Opening, Progress, facts
+from heatfhe.server.work.pool import Device, WorkerDied, WorkerProcess, WorkerRefused
+from heatfhe.server.work.queue import FairQueue
 
 logger = logging.getLogger(__name__)
 _TRIES = 3

@@ -13,8 +13,8 @@ from typing import Any
 
 from heatfhe.errors import FileFormatError
 from heatfhe.files import plain, read_json, write_json
-from heatfhe.server.disk import disk_errors, folder_bytes, remove_nameless, remove_partials
-from heatfhe.server.journal import Journal
+from heatfhe.server.store.disk import disk_errors, folder_bytes, remove_nameless, remove_partials
+from heatfhe.server.store.journal import Journal
 from heatfhe.wire import Refusal
 
 KIND, VERSION = "heatfhe-session", 1

@@ -11,9 +11,9 @@ from heatfhe.engine import Conversation, Runner
 from heatfhe.errors import WireError
 from heatfhe.files import atomic_write
 from heatfhe.planning import Plan, ProgramName
-from heatfhe.server.journal import Journal, Snapshot
-from heatfhe.server.orders import Assignment, Completed, Progress, Running
-from heatfhe.server.quota import client_bytes, over_quota
+from heatfhe.server.store.journal import Journal, Snapshot
+from heatfhe.server.store.quota import client_bytes, over_quota
+from heatfhe.server.work.orders import Assignment, Completed, Progress, Running
 from heatfhe.wire import JobHead, JobOutput, MessageFile, Refusal, unit_kind
 
 Emit = Callable[[Progress], None]

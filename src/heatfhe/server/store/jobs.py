@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from heatfhe.errors import FileFormatError
 from heatfhe.files import plain, read_json, write_json
-from heatfhe.server.disk import disk_errors, remove_nameless, remove_partials, sync
+from heatfhe.server.store.disk import disk_errors, remove_nameless, remove_partials, sync
 from heatfhe.wire import Refusal
 
 logger = logging.getLogger(__name__)

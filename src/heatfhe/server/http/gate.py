@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
-from heatfhe.server.limits import Lanes, Slots
+from heatfhe.server.http.limits import Lanes, Slots
+from heatfhe.server.http.uploads import body_length, read_body
 from heatfhe.server.service import Service
-from heatfhe.server.uploads import body_length, read_body
 from heatfhe.wire import Refusal, strict_json
 
 T = TypeVar("T")

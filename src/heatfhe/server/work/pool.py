@@ -16,7 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heatfhe.server.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Order, Progress, pack, unpack
+from heatfhe.server.work.orders import (
+    Assignment,
+    Broken,
+    Cancel,
+    Ended,
+    GiveWay,
+    Opening,
+    Order,
+    Progress,
+    pack,
+    unpack,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +40,10 @@ class WorkerProcess:
     """One worker and the pipes to it."""
 
     def __init__(self, opening: Opening, environment: Mapping[str, str]) -> None:
-        source = str(Path(__file__).resolve().parents[2])
+        source = str(Path(__file__).resolve().parents[3])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH", "")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "heatfhe.server.worker"],
+            [sys.executable, "-m", "heatfhe.server.work.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},

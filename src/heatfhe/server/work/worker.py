@@ -20,9 +20,9 @@ from typing import TextIO
 
 from heatfhe.errors import HeatError, MissingKeyError, WireError
 from heatfhe.server.faults import log_fault
-from heatfhe.server.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Ready, Record, pack, unpack
 from heatfhe.server.wall import close_wall
-from heatfhe.server.work import CancelledWork, perform
+from heatfhe.server.work.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Ready, Record, pack, unpack
+from heatfhe.server.work.perform import CancelledWork, perform
 from heatfhe.wire import MessageFile, Refusal
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def cap_memory(size: int | None, device: str) -> None:
 
 
 def main() -> int:
-    """Entry point: ``python -m heatfhe.server.worker``, told everything on stdin."""
+    """Entry point: ``python -m heatfhe.server.work.worker``, told everything on stdin."""
     facts = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints must not speak on the facts' pipe
     close_wall()
@@ -78,7 +78,7 @@ def main() -> int:
     cap_memory(first.memory, first.device)
     orders = _Orders(sys.stdin)
     try:
-        from heatfhe.server.program import open_runner
+        from heatfhe.server.work.program import open_runner
 
         runner = open_runner(first)
     except Exception as err:
