@@ -17,7 +17,7 @@ from heatfhe.engine import BootstrapNoise, Noise, NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import Drift, drift, sample_windows
 from heatfhe.files import atomic_write
-from heatfhe.planning import plan, preset
+from heatfhe.planning import ProgramName, plan, preset
 
 HELP = "Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position."
 EXAMPLES = (
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise DataError(f"{args.tokens}: not a .npy file of token ids ({err})") from err
     else:
         windows = sample_windows(circuits[0], args.windows, positions + 1, seed=args.seed)
-    plans = [plan(c, params, programs=("logits",), context=windows.shape[1] - 1) for c in circuits]
+    plans = [plan(c, params, programs=(ProgramName.LOGITS,), context=windows.shape[1] - 1) for c in circuits]
     found = [
         drift(made, circuit, windows, noise=noise, sigma=sigma, seed=args.seed, reporter=console.reporter)
         for sigma, noise in noises

@@ -25,7 +25,7 @@ from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import Endpoint, Evaluation, FreeRun, evaluate, free_running, sample_windows
 from heatfhe.files import atomic_write, file_digest, write_json
-from heatfhe.planning import Plan, cost_table, default_cost, plan, preset
+from heatfhe.planning import Plan, ProgramName, cost_table, default_cost, plan, preset
 
 HELP = "Decode under encryption and compare with the circuit's own clear logits: KL, top-1, collapse, time by operator."
 EXAMPLES = (
@@ -67,7 +67,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     found: list[Evaluation] = []
     free: dict[str, FreeRun] = {}
     for number, circuit in enumerate(circuits):
-        programs = [*(["logits"] if len(windows) else []), *(["generate", "prompt"] if args.free else [])]
+        programs = [ProgramName.LOGITS] if len(windows) else []
+        programs += [ProgramName.GENERATE, ProgramName.PROMPT] if args.free else []
         if not programs:
             raise ConfigError("nothing to do: ask for --windows or --free")
         context = max(windows.shape[1] - 1 if len(windows) else 1, len(_prompt(args)) + args.free)

@@ -17,7 +17,7 @@ from heatfhe.ckks import Params
 from heatfhe.engine import BootstrapNoise
 from heatfhe.evaluation.drift import drift
 from heatfhe.evaluation.noisy import under_noise
-from heatfhe.planning import plan
+from heatfhe.planning import ProgramName, plan
 from heatfhe.records import FAMILIES
 
 
@@ -89,7 +89,7 @@ def measure(
     if params is None:
         found, bootstraps = under_noise(circuit, windows, sigma, seed=seed), None
     else:
-        made = plan(circuit, params, programs=("logits",))
+        made = plan(circuit, params, programs=(ProgramName.LOGITS,))
         drifted = drift(made, circuit, windows, noise=BootstrapNoise(sigma=sigma), seed=seed)
         found, bootstraps = drifted.fidelity, drifted.bootstraps
     iterations = circuit.calibration.iterations()
