@@ -41,12 +41,8 @@ BESIDE = {
     ("stages", "records"),
     ("training", "lowering"),
 }
-<<<<<<< HEAD
-TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "models") + (
+TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd", "models") + (
     "circuit",
-=======
-TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd", "circuit") + (
->>>>>>> 1d8f5ad (training: odd windows in every recipe, learned from the parent; gpt2-small is the recipe that was measured; control-distilled)
     "planning",
     "ckks",
     "engine",
