@@ -46,6 +46,17 @@ def test_plan_as_json_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert body["key_bytes"] > 0
 
 
+def test_a_plan_for_a_gpu_has_its_prices_and_a_tight_one_says_so(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tiny.plan"
+    asked = ["plan", str(folder), "--params", "native-16-r40-lean", "--programs", "prompt", "-o", str(out)]
+    for more, prices in ((["--device", "cuda", "--tight"], "native-16-r40-lean-h200"), ([], "cheddar-h200")):
+        assert main([*asked, *more]) == 0
+        assert f"prices: {prices} (" in capsys.readouterr().out
+        assert Plan.load(out).notes.get("tight", False) is bool(more)
+
+
 def test_compare_shows_every_placement_and_exact_is_least(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", str(folder), "--params", PARAMS, "--compare", "--json", "--costs", "unit"]
     assert main([*arguments, "--programs", "generate"]) == 0

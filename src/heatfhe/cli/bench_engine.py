@@ -44,11 +44,11 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="write the table to this file")
 
 
-def add_device_argument(parser: argparse.ArgumentParser) -> None:
-    """The option of commands that open an engine."""
-    parser.add_argument(
-        "--device", choices=DEVICES, default="cpu", help="where the native engine runs: cpu (default) or cuda"
-    )
+def add_device_argument(
+    parser: argparse.ArgumentParser, words: str = "where the native engine runs: cpu (default) or cuda"
+) -> None:
+    """The option of commands that open an engine, or plan for one."""
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help=words)
 
 
 def add_clock_argument(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
+from heatfhe.cli.bench_engine import add_device_argument
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.errors import EngineError, MissingExtraError
@@ -36,6 +37,7 @@ HELP = "Pack a circuit, place its bootstraps, and print or write the plan."
 EXAMPLES = (
     "  heat plan default --params insecure-openfhe-12 -o my.plan\n"
     "  heat plan my-circuit --params native-16-r40 --costs cheddar-h200 --compare\n"
+    "  heat plan my-circuit --params native-16-r40-lean --device cuda --tight --context 128 -o my.plan\n"
 )
 
 
@@ -49,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(ProgramName)}")
     parser.add_argument("--cut-polynomials", action="store_true", help="allow bootstraps inside polynomials")
     parser.add_argument("--mlp", choices=("auto", "A", "B"), default="auto", help="variant of the MLP (default auto)")
+    parser.add_argument(
+        "--tight", action="store_true", help="carry values as large as they can be: more bits, the same refreshes"
+    )
+    add_device_argument(parser, "whose prices to plan with, where no --costs are given: cpu (default) or cuda")
     parser.add_argument("--compare", action="store_true", help="run every placement and show them side by side")
     parser.add_argument("-o", "--out", type=Path, metavar="PLAN", help="write the plan to this file")
 
@@ -56,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, print, write."""
     circuit, params = Circuit.load(circuit_folder(args.circuit)), preset(args.params)
-    table = cost_table(args.costs or default_cost(params))
+    table = cost_table(args.costs or default_cost(params, args.device))
     names = tuple(n.strip() for n in args.programs.split(",") if n.strip())
     options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names, "mlp": args.mlp}
-    options["contract"] = not args.cut_polynomials
+    options |= {"contract": not args.cut_polynomials, "tight": args.tight}
     if args.compare:
         return _compare(args, console, circuit, options)
     made = plan(circuit, params, placement=args.placement, **options)

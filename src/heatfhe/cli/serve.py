@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params", metavar="NAME", help="plan for this parameter set when the server starts")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan made before with heat plan")
     parser.add_argument("--context", type=int, metavar="T", help="positions of the cache, when planning here")
+    parser.add_argument("--tight", action="store_true", help="as in heat plan, when planning here")
     parser.add_argument("--name", help="the model's name for clients (default: the circuit's)")
     parser.add_argument("--folder", type=Path, required=True, help="where keys, sessions and jobs are kept")
     parser.add_argument("--host", default="127.0.0.1")
@@ -141,15 +142,17 @@ def _source(args: argparse.Namespace, console: Console) -> ModelSource:
 
 def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
     """A plan with every program, kept in the folder so that a restart serves the same configuration."""
-    from heatfhe.planning import ProgramName, plan, preset
+    from heatfhe.planning import ProgramName, default_cost, plan, preset
 
-    context = args.context or circuit.shape.context
-    path: Path = args.folder / "plans" / f"{circuit.digest[:16]}-{args.params}-{context}.json"
+    context, params = args.context or circuit.shape.context, preset(args.params)
+    cost = default_cost(params, (args.device or ["cpu"])[0])
+    kind = ("-tight" if args.tight else "") + ("" if cost == default_cost(params) else f"-{cost}")
+    path: Path = args.folder / "plans" / f"{circuit.digest[:16]}-{args.params}-{context}{kind}.json"
     if not path.exists():
         console.print(f"planning {circuit.name} for {args.params} ...")
         path.parent.mkdir(parents=True, exist_ok=True)
         programs = (ProgramName.GENERATE, ProgramName.PROMPT, ProgramName.LOGITS, ProgramName.SAMPLE)
-        plan(circuit, preset(args.params), context=context, programs=programs).save(path)
+        plan(circuit, params, context=context, programs=programs, cost=cost, tight=args.tight).save(path)
     return path
 
 

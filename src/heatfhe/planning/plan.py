@@ -235,6 +235,6 @@ def default_cost(params: Params, device: str = "cpu") -> str:
     machine = {"cuda": "h200"}.get(device, device)
     near = {
         "openfhe": (f"openfhe-cpu-{params.ring_dimension.bit_length() - 1}", "openfhe-cpu-16"),
-        "native": (f"{params.name}-{machine}", "cheddar-h200"),
+        "native": (f"{params.name}-{machine}", f"{params.name}-lean-{machine}", "cheddar-h200"),
     }.get(params.engine, ("paper-a100",))
     return next(name for name in near if name in cost_tables())
