@@ -14,7 +14,7 @@ from numpy.polynomial import chebyshev
 
 from heatfhe.approx import _check
 from heatfhe.approx.arithmetic import T
-from heatfhe.approx.composition import fit_composition, sample_points
+from heatfhe.approx.composition import fit_composition, odd_series, sample_points
 from heatfhe.approx.polynomial import depth, evaluate, plan
 from heatfhe.approx.remez import Array, fit_linear
 from heatfhe.errors import ConfigError
@@ -206,31 +206,27 @@ def fit_single(function: str, bound: float, degree: int) -> ActivationFit:
 def fit_pair(
     function: str,
     bound: float,
-    inner_degree: int,
-    outer_degree: int,
+    inner: int,
+    outer: int,
     enough: float = 0.0,
     hopeless: float = math.inf,
     starts: int = 5,
 ) -> ActivationFit:
-    """Two composed odd polynomials of these degrees.
+    """Two composed odd polynomials of the degrees ``inner`` and ``outer``.
 
     Domain  |x| <= bound.
     Bound   .error, measured on a dense grid; a local optimum, the search ends early once under `enough`.
     Depth   none: a fit.
     Source  fit_composition.
     """
-    x = sample_points(bound, inner_degree + outer_degree)
+    x = sample_points(bound, inner + outer)
     f = odd_part(function)(x)
-    inner, outer, _ = fit_composition(
-        x, f, bound, inner_degree, outer_degree, enough=enough, hopeless=hopeless, starts=starts
-    )
-    return _measured(function, bound, "composition", _full(outer), _full(inner))
+    first, second, _ = fit_composition(x, f, bound, inner, outer, enough=enough, hopeless=hopeless, starts=starts)
+    return _measured(function, bound, "composition", _full(second), _full(first))
 
 
 def _full(odd: Array) -> tuple[float, ...]:
-    full = np.zeros(2 * len(odd))
-    full[1::2] = odd
-    return tuple(float(v) for v in full)
+    return tuple(float(v) for v in odd_series(odd))
 
 
 def _measured(

@@ -62,10 +62,15 @@ def _odd_basis(u: Array, degree: int) -> Array:
     return chebyshev.chebvander(u, degree)[:, 1::2]
 
 
+def odd_series(odd_coefficients: Array) -> Array:
+    """The Chebyshev series whose odd coefficients are these and whose even ones are zero."""
+    series = np.zeros(2 * len(odd_coefficients))
+    series[1::2] = odd_coefficients
+    return series
+
+
 def _odd_slopes(u: Array, odd_coefficients: Array) -> Array:
-    full = np.zeros(2 * len(odd_coefficients))
-    full[1::2] = odd_coefficients
-    slopes: Array = chebyshev.chebval(u, chebyshev.chebder(full))
+    slopes: Array = chebyshev.chebval(u, chebyshev.chebder(odd_series(odd_coefficients)))
     return slopes
 
 
@@ -127,7 +132,5 @@ def _rescale(basis: Array, inner: Array, outer: Array) -> tuple[Array, Array]:
     m = float(np.abs(basis @ inner).max()) / _ROOM
     degree = 2 * len(outer) - 1
     nodes = chebyshev.chebpts1(degree + 1)
-    full = np.zeros(degree + 1)
-    full[1::2] = outer
-    moved = chebyshev.chebfit(nodes, chebyshev.chebval(m * nodes, full), degree)
+    moved = chebyshev.chebfit(nodes, chebyshev.chebval(m * nodes, odd_series(outer)), degree)
     return inner / m, moved[1::2]
