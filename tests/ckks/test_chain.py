@@ -12,7 +12,7 @@ import pytest
 from heatfhe.ckks.chain import ChainSpec, check_security, make_chain, states
 from heatfhe.ckks.kernels import ReferenceKernels
 from heatfhe.ckks.kernels.plans import division
-from heatfhe.ckks.presets import draft_native, native_params, native_presets, native_set
+from heatfhe.ckks.presets import native_params, native_presets, native_set
 from heatfhe.errors import ConfigError
 from tests.ckks.seeded import small_chain
 
@@ -85,11 +85,10 @@ def test_chains_of_other_scales(scale: int) -> None:
 
 def test_weak_chains_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"exceeds 868, the 128-bit bound"):
-        draft_native("native-15", ring_dimension=1 << 15, scale_bits=40, levels=13, precision=20)
+        check_security(make_chain(ChainSpec(ring_dimension=1 << 15, scale_bits=40, levels=16, special=12)))
     with pytest.raises(ConfigError, match="128-bit bound at ring dimension 2048"):
         check_security(small_chain(2048))
-    made = draft_native("native-16-x", ring_dimension=1 << 16, scale_bits=40, levels=13, precision=18)
-    assert made.security_bits == 128
+    check_security(make_chain(ChainSpec(ring_dimension=1 << 16, scale_bits=40, levels=16, special=12)))
 
 
 def test_a_level_count_that_cannot_carry_evalmod_is_refused_with_those_that_can() -> None:

@@ -25,7 +25,7 @@ from tests.ckks import seeded
 from tests.ckks.cuda_shim.device import COMPILER, ShimDevice
 from tests.ckks.kernel_checks import CHECKS
 from tests.ckks.kernel_shapes import SHAPES, moduli
-from tests.ckks.seeded import random_words
+from tests.ckks.seeded import random_words, times_constant
 
 SPEC = BootstrapSpec(stc_levels=2, ratio_bits=14.0)
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no g++ found: the CUDA sources cannot be compiled here")
@@ -132,7 +132,7 @@ def results(device: str, n: int, chain: Any, babies: int = 0) -> dict[str, str]:
     found = {
         "add": e.add(a, b), "product": e.multiply(a, b), "rotation": e.rotate(a, 5), "conjugate": e.conjugate(a),
         "drop": e.drop(a, 3), "sum": e.add_rotations(a, [1, 5]), "sums": e.multiply_sum([(a, b), (b, b)], [(a, 3)]),
-        "constant": e.multiply_constant(a, 0.37),
+        "constant": times_constant(e, a, 0.37),
     }  # fmt: skip
     for turn in range(3 if device == "cuda" else 1):  # as it is, recorded, replayed
         found[f"refresh {turn}"] = boot.bootstrap_real(low, period=n // 2)

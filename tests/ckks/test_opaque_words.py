@@ -22,7 +22,7 @@ from heatfhe.ckks.linear import apply_map, encode_map
 from heatfhe.ckks.presets import native_params
 from heatfhe.engine import KeyRequest, MemoryKeys, Vector
 from tests.ckks.sealed import Sealed, SealedKernels
-from tests.ckks.seeded import HASH, Scheme, SeededSource, small_chain
+from tests.ckks.seeded import HASH, Scheme, SeededSource, small_chain, times_constant
 from tests.engine.maps import linear_map
 
 N = 64
@@ -44,8 +44,9 @@ def everything(kernels: Kernels) -> dict[str, str]:
     values = {
         "fresh": a, "parsed": b, "add": e.add(a, b), "sub": e.sub(a, b), "negate": e.negate(a), "times i": e.times_i(a),
         "times": e.times_integer(a, -3), "constant": e.add_constant(a, 0.3), "multiply": e.multiply(a, b),
-        "sum": e.multiply_sum([(a, b), (b, b)], [(a, 3)]), "multiply constant": e.multiply_constant(a, 0.7),
-        "complex": e.multiply_constant(a, 0.6 - 0.5j), "plains": e.multiply_plains([(a, p), (b, p)], scale),
+        "sum": e.multiply_sum([(a, b), (b, b)], [(a, 3)]), "multiply constant": times_constant(e, a, 0.7),
+        "complex": e.multiply_plains([(a, s.ring.plaintext(np.array([0.6 - 0.5j]), scale, s.ring.rows(level)))], scale),
+        "plains": e.multiply_plains([(a, p), (b, p)], scale),
         "polynomial": e.add_polynomial(a, s.ring.polynomial(y, a.scale, s.ring.rows(level))), "drop": e.drop(a, 2),
         "rotate": e.rotate(a, 5), "hoisted": e.rotate_many(a, [1, 0, 3])[2], "conjugate": e.conjugate(a),
         "rotations": e.add_rotations(a, [1, 2]), "map": apply_map(e, a, encode_map(s.ring, giants, level, scale)),

@@ -9,18 +9,15 @@ from heatfhe.ckks.params import (
     MAX_LOG_QP,
     MAX_LOG_QP_BY_WEIGHT,
     MAX_LOG_SPARSE_MODULUS,
-    SECURITY_SOURCE,
     Params,
-    claimed_security,
 )
-from heatfhe.ckks.presets import draft_native, native_params, native_presets, native_set
+from heatfhe.ckks.presets import native_params, native_presets, native_set
 from heatfhe.ckks.ring import Ciphertext, Ring
 
 __all__ = [
     "MAX_LOG_QP",
     "MAX_LOG_QP_BY_WEIGHT",
     "MAX_LOG_SPARSE_MODULUS",
-    "SECURITY_SOURCE",
     "Ciphertext",
     "EncodedMap",
     "Evaluator",
@@ -28,8 +25,6 @@ __all__ = [
     "Params",
     "Ring",
     "apply_map",
-    "claimed_security",
-    "draft_native",
     "encode_map",
     "key_ids",
     "native_params",

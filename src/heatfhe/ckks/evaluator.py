@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.kernels import Words
@@ -146,16 +145,6 @@ class Evaluator:
         name = ("divide", a.level, level, factor)
         (data,) = kernels.replay(name, lambda words: [kernels.divide(words, step)], a.data, short=True)
         return data
-
-    def multiply_constant(self, a: Ciphertext, value: float | complex, *, scale: float | None = None) -> Ciphertext:
-        """Product with a constant, rescaled; ``scale`` is the factor's, canonical if not given."""
-        self._need_level(a.level, "multiply_plain")
-        rows = self.ring.rows(a.level)
-        s = self.plain_scale(a.level, a.scale) if scale is None else scale
-        if isinstance(value, complex) and value.imag != 0.0:
-            return self.multiply_plains([(a, self.ring.plaintext(np.array([value]), s, rows))], s)
-        factor = round(Fraction(value.real) * Fraction(s))
-        return self.rescale(Ciphertext(a.level, a.scale * s, a.data), factor=factor)
 
     def multiply_plains(self, pairs: Sequence[tuple[Ciphertext, Words]], scale: float) -> Ciphertext:
         """Sum of products with prepared plaintexts of one scale: one rescale."""

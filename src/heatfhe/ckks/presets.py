@@ -201,49 +201,6 @@ def eval_mod_noise(ring_dimension: int, eval_bits: int, ratio_bits: float) -> fl
     return float(2.0**ratio_bits * INTERVAL * 4 * (n / 18) ** 0.5 * n**0.5 / 2.0**eval_bits)
 
 
-def draft_native(
-    name: str,
-    *,
-    ring_dimension: int,
-    scale_bits: int,
-    levels: int,
-    precision: float,
-    stc_levels: int = 3,
-    special: int = 12,
-) -> Params:
-    """A set from (N, scale, levels, bits of precision): the smallest EvalMod whose noise allows that precision.
-
-    Domain  levels + stc_levels must be a legal top of the chain; the refusal lists the legal ones.
-    Bound   the sine, 6.6 / R^2, and EvalMod's noise, R K 4 sqrt(N/18) sqrt(N) / 2^bits, each below 2^-(precision + 1).
-    Depth   levels, as asked.
-    Source  the formula sheet in docs/security-native.md.
-    """
-    n = ring_dimension
-    ratio = max(6, math.ceil((math.log2(6.6) + precision + 1) / 2))
-    for bits in range(50, 61):
-        if eval_mod_noise(n, bits, ratio) <= 2.0 ** -(precision + 1) and 2 * bits - scale_bits - ratio < 2 * 31:
-            break
-    else:
-        raise ConfigError(
-            f"{name}: no EvalMod of two 30-bit primes keeps {precision:g} bits at ring dimension {n} and a scale of "
-            f"{scale_bits} bits; ask for fewer"
-        )
-    toy = name.startswith("insecure-")
-    spec = ChainSpec(
-        ring_dimension=n, scale_bits=scale_bits, levels=levels + stc_levels, special=special, eval_levels=8,
-        eval_bits=bits, eval_end=scale_bits + ratio, raise_bits=(58,) if toy else (58, 58),
-        spare_pairs=1 if toy else 2,
-    )  # fmt: skip
-    return make_params(
-        name,
-        spec,
-        BootstrapSpec(stc_levels=stc_levels, ratio_bits=float(ratio)),
-        noise=2.0**-precision,
-        promised_bits=precision - 3,
-        window=1.0,
-    )
-
-
 def _toy(
     name: str, ring_dimension: int, levels: int, special: int, noise: float, *, scale: int = 35, bits: float = 18.0
 ) -> Params:
