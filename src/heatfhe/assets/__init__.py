@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heatfhe.errors import FileFormatError
 
-__all__ = ["END_OF_TEXT", "default_circuit", "default_parent", "sampled_stories"]
+__all__ = ["default_circuit", "default_parent", "sampled_stories"]
 
 END_OF_TEXT = "<|endoftext|>"
 _HERE = Path(__file__).parent / "default"

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges: watch a prepared model on real sequences and calibrate its sites. torch."""
 
-from heatfhe.ranges.argmax import MAX_TEMPERATURE, ORDERS, fit_argmax, sampled_rows
+from heatfhe.ranges.argmax import MAX_TEMPERATURE, fit_argmax, sampled_rows
 from heatfhe.ranges.calibrate import calibrate, fit_calibration, refit
-from heatfhe.ranges.fits import RULES, FitOptions
-from heatfhe.ranges.observe import TEMPERATURES, Observation, Observer, Range, observe
+from heatfhe.ranges.fits import FitOptions
+from heatfhe.ranges.observe import Observation, Range, observe
 
 __all__ = [
     "MAX_TEMPERATURE",
-    "ORDERS",
-    "RULES",
-    "TEMPERATURES",
     "FitOptions",
     "Observation",
-    "Observer",
     "Range",
     "calibrate",
     "fit_argmax",

@@ -8,7 +8,7 @@ from heatfhe.sites.guards import RangeBounds, excess, guard
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.prepare import prepare, restore
 from heatfhe.sites.prepared import Prepared
-from heatfhe.sites.sidefile import load_prepared, save_prepared, side_json
+from heatfhe.sites.sidefile import load_prepared, save_prepared
 from heatfhe.sites.switch import Mode, Switch, Tap
 
 __all__ = [
@@ -27,5 +27,4 @@ __all__ = [
     "prepare",
     "restore",
     "save_prepared",
-    "side_json",
 ]
