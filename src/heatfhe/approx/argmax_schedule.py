@@ -314,27 +314,27 @@ def _best_root(
 
 
 @lru_cache(maxsize=8192)
-def _candidates(kappa: float, levels: int, step: int, solver: str) -> tuple[ArgmaxRound, ...]:
+def _candidates(kappa: float, levels: int, newton_levels: int, solver: str) -> tuple[ArgmaxRound, ...]:
     """Every inverse root on [1, kappa] of at most these levels that converges; the deepest of each kind suffices."""
-    make = partial(ArgmaxRound, power=1, divisor=1.0, newton_levels=step)
-    found = [make(seed=ChordSeed(lo=1.0, hi=kappa), newton_count=(levels - 1) // step)]
+    make = partial(ArgmaxRound, power=1, divisor=1.0, newton_levels=newton_levels)
+    found = [make(seed=ChordSeed(lo=1.0, hi=kappa), newton_count=(levels - 1) // newton_levels)]
     if levels < 3 or kappa > 1e9:
         return tuple(found)
     fit = fit_inverse_sqrt(1.0, kappa, solver=solver, form="partial")
-    for newton_count in range((levels - 3) // step + 1):
-        count = levels - 2 - step * newton_count
+    for newton_count in range((levels - 3) // newton_levels + 1):
+        count = levels - 2 - newton_levels * newton_count
         if math.isfinite(fit.error(count, newton_count)) and fit.seed_range(count)[0] > 0.0:
             found.append(make(seed=fit, newton_count=newton_count, goldschmidt_count=count))
     return tuple(found)
 
 
 @lru_cache(maxsize=8192)
-def _largest(kappa: float, chord: bool, counts: tuple[int, int], step: int, solver: str) -> float:
+def _largest(kappa: float, chord: bool, counts: tuple[int, int], newton_levels: int, solver: str) -> float:
     """The most that an inverse root on [1, kappa] is over the exact one."""
     v = np.geomspace(1.0, kappa, 257)
     seed = ChordSeed(lo=1.0, hi=kappa) if chord else fit_inverse_sqrt(1.0, kappa, solver=solver, form="partial")
     unit = ArgmaxRound(
-        power=1, divisor=1.0, seed=seed, goldschmidt_count=counts[0], newton_count=counts[1], newton_levels=step
+        power=1, divisor=1.0, seed=seed, goldschmidt_count=counts[0], newton_count=counts[1], newton_levels=newton_levels
     )
     return float((np.sqrt(v) * inverse_deviation(v, unit, 1.0)).max())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""e^x on a symmetric window: a polynomial of least relative error, then squarings."""
+"""e^x on a symmetric interval: a polynomial of least relative error, then squarings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ExponentialFit:
                 f"degree {self.degree} takes {self.degree + 1} coefficients, got {len(self.coefficients)}"
             )
         if not 0.0 <= self.error < 1.0:
-            raise ConfigError(f"an exponential with relative error {self.error:g} may turn negative; narrow the window")
+            raise ConfigError(f"an exponential with relative error {self.error:g} may turn negative; narrow the interval")
 
     @property
     def final_error(self) -> float:

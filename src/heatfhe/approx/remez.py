@@ -79,8 +79,8 @@ def rational_inverse_sqrt(kappa: float) -> tuple[tuple[float, ...], float, float
     """
     path = np.geomspace(min(2.0, kappa), kappa, max(1, int(np.ceil(4.5 * np.log10(max(kappa / 2.0, 1.0)))) + 1))
     where = np.array([0.0, 0.1, 0.36, 0.67, 0.91, 1.0])
-    for step in path:
-        coefficients, c, error, where = _rational(float(step), where)
+    for at in path:
+        coefficients, c, error, where = _rational(float(at), where)
     return tuple(float(v) for v in coefficients), float(c), float(error)
 
 

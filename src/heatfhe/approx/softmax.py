@@ -39,11 +39,11 @@ class SoftmaxFit:
         passes = _check.power_of_two("delta_2", self.delta_2)
         if squarings != self.exponential.squarings:
             raise ConfigError(f"delta_1 = {self.delta_1} needs {squarings} squarings, not {self.exponential.squarings}")
-        window = self.width / (2.0 * self.delta_1 * self.delta_2)
-        if not math.isclose(window, self.exponential.half_width, rel_tol=1e-9):
+        half_width = self.width / (2.0 * self.delta_1 * self.delta_2)
+        if not math.isclose(half_width, self.exponential.half_width, rel_tol=1e-9):
             raise ConfigError(
                 f"scores of width {self.width:g} over {self.delta_1} x {self.delta_2} need an exponential of half "
-                f"width {window:g}, got {self.exponential.half_width:g}"
+                f"width {half_width:g}, got {self.exponential.half_width:g}"
             )
         if (passes > 0) != (self.refine is not None):
             raise ConfigError(
@@ -182,8 +182,8 @@ def smallest_deltas(width: float, budget: float = 1e-4, delta_2: int = 2, degree
     _check.power_of_two("delta_2", delta_2)
     for squarings in range(16):
         delta_1 = 1 << squarings
-        window = width / (2.0 * delta_1 * delta_2)
-        if window <= degree and delta_1 * delta_2 * fit_exponential(window, degree).error <= budget:
+        half_width = width / (2.0 * delta_1 * delta_2)
+        if half_width <= degree and delta_1 * delta_2 * fit_exponential(half_width, degree).error <= budget:
             return delta_1, delta_2
     raise ConfigError(
         f"scores of width {width:g} are too wide for {budget:g}: squeeze them or raise delta_2 = {delta_2}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adaptive depth target: a prior's mode steps down once the learned mode has settled on it."""
+"""The adaptive depth target: a prior's mode is lowered once the learned mode has settled on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Target:
 class BackOff:
     """The targets of all sites. Immutable: ``observe`` returns the next state.
 
-    ``patience`` is counted in micro-batch steps, ``gap`` in updates between two steps down of one site (the first needs
+    ``patience`` is counted in micro-batches, ``gap`` in updates between two reductions of one site (the first needs
     none). A learned mode that has passed below its target counts as having reached it. Targets start at the top of each
     site's support and end at its floor, or at the site's ``least`` where that is more.
     """
@@ -55,7 +55,7 @@ class BackOff:
         return cls(targets=targets, floors=floors, least=ends, patience=patience, gap=gap)
 
     def observe(self, modes: Mapping[str, int], update: int) -> BackOff:
-        """The state after one micro-batch step of the given update, in which the learned modes were these."""
+        """The state after one micro-batch of the given update, in which the learned modes were these."""
         return replace(
             self, targets={name: self._next(name, t, modes[name], update) for name, t in self.targets.items()}
         )

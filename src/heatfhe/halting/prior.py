@@ -27,7 +27,7 @@ def log_prior(
 ) -> Tensor:
     """log of P(k) ~ C(k + r - 1, k) (1 - p)^k over absolute counts 0..width, -inf outside [floor, top].
 
-    With ``geometric_at_zero`` a target of 0 gives the geometric law (r = 1), as the paper's text says; without, the
+    With ``geometric_at_zero`` a target of 0 gives the geometric distribution (r = 1), as the paper's text says; without, the
     bare formula r = 1 + (w + 1/2) p / (1 - p), which is not geometric there and pulls far less.
 
     Domain  0 < p < 1; 0 <= target <= top - floor (targets are counted above the floor).
@@ -52,7 +52,7 @@ def log_prior(
 
 
 def kl(p: Tensor, log_p: Tensor, log_prior: Tensor) -> Tensor:
-    """KL(p || prior) over the last axis, the learned law first; places without mass count nothing.
+    """KL(p || prior) over the last axis, the learned distribution first; places without mass count nothing.
 
     Domain  a prior with mass wherever p has some.
     Bound   exact.

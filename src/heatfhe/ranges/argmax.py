@@ -29,8 +29,8 @@ def sampled_rows(row: Rows, temperature: float, rng: np.random.Generator) -> Row
     """
     if not 0.0 <= temperature <= 100.0:
         raise ConfigError(f"argmax: a temperature lies in [0, 100], got {temperature:g}")
-    steps = (0.5, 1.0) if temperature else ()
-    return np.stack([row, *(row + gumbel_noise(rng, row.size, part * temperature) for part in steps)])
+    shares = (0.5, 1.0) if temperature else ()
+    return np.stack([row, *(row + gumbel_noise(rng, row.size, part * temperature) for part in shares)])
 
 
 def fit_argmax(

@@ -111,7 +111,7 @@ def fit_softmax_site(
     """Scores' domain, (delta_1, delta_2), exponential, reciprocals and counts: the choice with the fewest levels."""
     scores = seen.scores.get(name, Range()).checked(f"{name}/init")
     middle = 0.5 * (scores.lo + scores.hi)
-    half = max(0.5 * (scores.hi - scores.lo) * options.margin, 0.5)  # rows of equal scores still need a window
+    half = max(0.5 * (scores.hi - scores.lo) * options.margin, 0.5)  # rows of equal scores still need a width
     lo, hi = middle - half, middle + half
     best: tuple[int, int, SoftmaxCalibration] | None = None
     failure: ConfigError | None = None
@@ -140,19 +140,19 @@ def _softmax_at(
 ) -> SoftmaxCalibration:
     middle, floor = 0.5 * (lo + hi), FAMILIES["softmax_init"].floor
     delta_1, _ = smallest_deltas(hi - lo, options.exponential_budget, delta_2)
-    window = fit_exponential((hi - lo) / (2.0 * delta_1 * delta_2), 8, delta_1.bit_length() - 1)
+    exponential = fit_exponential((hi - lo) / (2.0 * delta_1 * delta_2), 8, delta_1.bit_length() - 1)
     log_mean = seen.log_means[name][delta_2]
     first = Range(math.exp(log_mean.lo - middle / delta_2), math.exp(log_mean.hi - middle / delta_2))
     # A sum of exponentials moves with its scores: where those may widen by a margin, its logarithm may rise as much.
-    slack = math.exp((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
+    widening = math.exp((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
     reach = min(
-        first.hi * max(options.margin, slack), max(math.exp((hi - middle) / delta_2), first.hi * options.margin)
+        first.hi * max(options.margin, widening), max(math.exp((hi - middle) / delta_2), first.hi * options.margin)
     )
     init = ReciprocalFit(lo=first.lo, hi=reach, solver=options.solver)
     # z over every pass: at least 1 (rows of one entry attain it), at most the row length.
     passes = [tau for tau in seen.log_squares[name] if 2 <= tau <= delta_2]
     second = Range(1.0, max(1.0, *(math.exp(seen.log_squares[name][tau].hi) for tau in passes)))
-    top = min(second.hi * max(options.margin, slack), max(float(seen.context), 1.0 + options.margin))
+    top = min(second.hi * max(options.margin, widening), max(float(seen.context), 1.0 + options.margin))
     if counts is not None:
         init_count, refine_count = counts[f"{name}/init"], counts[f"{name}/refine"]
         refine = _refine_fit(init, init_count, top, options)
@@ -173,7 +173,7 @@ def _softmax_at(
             again = domain.smallest_count(options.tolerance, FAMILIES["softmax_refine"].floor)
             tried.append((count + len(passes) * again, again, count, domain))
         _, refine_count, init_count, refine = min(tried, key=lambda row: row[:3])
-    fit = SoftmaxFit(lo=lo, hi=hi, delta_1=delta_1, delta_2=delta_2, exponential=window, init=init, refine=refine)
+    fit = SoftmaxFit(lo=lo, hi=hi, delta_1=delta_1, delta_2=delta_2, exponential=exponential, init=init, refine=refine)
     return SoftmaxCalibration(
         name=name,
         fit=fit,

@@ -58,7 +58,7 @@ class Switch:
         return self.fused if wanted and fits else None
 
     def distribution(self, table: HaltingTable, site: str, like: Tensor) -> Tensor | None:
-        """The site's law over its counts when halting is soft, else None."""
+        """The site's distribution over its counts when halting is soft, else None."""
         if not (self.mode == "training" and self.soft):
             return None
         if self.laws is None:

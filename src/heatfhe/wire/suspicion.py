@@ -22,7 +22,7 @@ _MARKS = (
     b"secret_key",
     b"PRIVATE KEY-----",
 )
-_WINDOW = 1 << 16
+_SAMPLE = 1 << 16
 _LEAST = 256
 
 
@@ -33,10 +33,10 @@ def name_is_secret(name: str) -> bool:
 
 def looks_secret(data: bytes) -> bool:
     """Whether bytes look like a secret key: a mark of a known format, or a polynomial with coefficients -1, 0, 1."""
-    head = data[:_WINDOW]
+    head = data[:_SAMPLE]
     if any(mark in head for mark in _MARKS):
         return True
-    # A ternary polynomial may follow a short header: look at the end of the window as well as at its start.
+    # A ternary polynomial may follow a short header: look at the end of the sample as well as at its start.
     return any(_is_ternary(part) for part in (head, head[-(len(head) // 2 // 8 * 8) :]) if len(part) >= _LEAST)
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heatfhe.halting.fused import CAP, on_device
-from heatfhe.sites.fused.law import law, narrow
+from heatfhe.sites.fused.distribution import distribution, narrow
 from heatfhe.sites.fused.rows import multiplier, row_factors
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class _Facts:
 
     heads: int
     exact: bool
-    window: tuple[float, float, float]  # lo, hi, midpoint of the scores
+    interval: tuple[float, float, float]  # lo, hi, midpoint of the scores
     lines: tuple[float, ...]  # upper guards of both sums, then alpha and beta of both seeds
     bounds: tuple[float, float]  # where the range terms of scores and of log sums begin
     push: float
@@ -223,7 +223,7 @@ class _Attend(torch.autograd.Function):
         s1, s2, wide, mid, pen, pen_s = rows
         _forward[(triton.cdiv(t, BLOCK), b * facts.heads)](
             joined, out, s1, s2, wide, mid, pen, pen_s, init, refine, *facts.schedules, init.shape[0], refine.shape[0],
-            1 / math.sqrt(d), *facts.window, *facts.lines, *facts.bounds, CAP, t, facts.heads,
+            1 / math.sqrt(d), *facts.interval, *facts.lines, *facts.bounds, CAP, t, facts.heads,
             D=d, M=BLOCK, N=BLOCK, EXACT=facts.exact, num_warps=4,
         )  # fmt: skip
         ctx.save_for_backward(joined, out, s1, s2, wide, mid, init, refine)
@@ -244,7 +244,7 @@ class _Attend(torch.autograd.Function):
             facts.bounds, facts.push, exact=facts.exact, shares=shares,
         )  # fmt: skip
         joined_bar = torch.empty_like(joined)
-        shared = (joined, g, joined_bar, mid, wide, *factors, 1 / math.sqrt(d), *facts.window[:2], facts.push, t, h)
+        shared = (joined, g, joined_bar, mid, wide, *factors, 1 / math.sqrt(d), *facts.interval[:2], facts.push, t, h)
         grid = (triton.cdiv(t, BLOCK), b * h)
         _backward_kv[grid](*shared, D=d, M=BLOCK, N=BLOCK, num_warps=4)
         _backward_q[grid](*shared, D=d, M=BLOCK, N=BLOCK, num_warps=4)
@@ -266,28 +266,28 @@ def supports(site: AttentionSite, made: Sequence[Tensor]) -> bool:
 def attend(site: AttentionSite, made: Sequence[Tensor]) -> Tensor:
     """Attention output (B, T, H D) from the joined projections (B, T, 3 H D), exact or training, with range terms.
 
-    Domain  scores clamped to the fitted window while training; the clamp's gradient outside is 2 push excess.
+    Domain  scores clamped to the fitted interval while training; the clamp's gradient outside is 2 push excess.
     Bound   as a flash kernel in the inputs' dtype: products rounded to it, sums and solvers in float32.
     Depth   none: training only.
     Source  heatfhe.sites.attention, which defines it; flash attention (Dao 2023) for the blocking.
     """
     (joined,), switch, name = made, site.switch, site.stage.name
     exact = switch.mode == "exact"
-    init, refine = (law(switch, site.table, f"{name}/{part}") for part in ("init", "refine"))
-    window, lines = (-1e30, 1e30, 0.0), (1e30, 1e30, 0.0, 0.0, 0.0, 0.0)
+    init, refine = (distribution(switch, site.table, f"{name}/{part}") for part in ("init", "refine"))
+    interval, lines = (-1e30, 1e30, 0.0), (1e30, 1e30, 0.0, 0.0, 0.0, 0.0)
     schedules = on_device((1.0,), joined.device), on_device((1.0,), joined.device)
     if not exact:
         fit = site.fitted().fit
         second = fit.refine if fit.refine is not None else fit.init
         guards = (1e30, 1e30)
-        window = (-1e30, 1e30, fit.midpoint)
+        interval = (-1e30, 1e30, fit.midpoint)
         if switch.guards:
-            window, guards = (fit.lo, fit.hi, fit.midpoint), (fit.init.hi / switch.slack, second.hi)
+            interval, guards = (fit.lo, fit.hi, fit.midpoint), (fit.init.hi / switch.slack, second.hi)
         (first_line, first), (second_line, last) = _seed(fit.init, init), _seed(second, refine)
         lines, schedules = (*guards, *first_line, *second_line), (first, last)
     bounds = switch.bounds
     facts = _Facts(
-        heads=site.stage.heads, exact=exact, window=window, lines=lines, push=switch.push, schedules=schedules,
+        heads=site.stage.heads, exact=exact, interval=interval, lines=lines, push=switch.push, schedules=schedules,
         bounds=(1e30, 1e30) if bounds is None else (bounds.score, bounds.denominator),
     )  # fmt: skip
     out, pen, pen_s = _Attend.apply(joined.to(narrow(joined)).contiguous(), init, refine, facts)
@@ -299,7 +299,7 @@ def attend(site: AttentionSite, made: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _seed(fit: ReciprocalFit, law: Tensor) -> tuple[tuple[float, float], Tensor]:
+def _seed(fit: ReciprocalFit, chances: Tensor) -> tuple[tuple[float, float], Tensor]:
     """alpha and beta of the seed, scaled for the schedule, and the schedule on the device."""
-    schedule = fit.schedule(law.shape[0] - 1)
-    return (schedule[0] * fit.alpha, schedule[0] * fit.beta), on_device(schedule, law.device)
+    schedule = fit.schedule(chances.shape[0] - 1)
+    return (schedule[0] * fit.alpha, schedule[0] * fit.beta), on_device(schedule, chances.device)

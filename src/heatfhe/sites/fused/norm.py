@@ -26,7 +26,7 @@ from heatfhe.halting.fused import (
     newton_value,
     on_device,
 )
-from heatfhe.sites.fused.law import law, narrow
+from heatfhe.sites.fused.distribution import distribution, narrow
 
 if TYPE_CHECKING:
     from heatfhe.sites.norm import NormSite
@@ -190,7 +190,7 @@ def norm(site: NormSite, x: Tensor) -> Tensor:
     Depth   none: training only.
     Source  heatfhe.sites.norm, which defines it.
     """
-    division, newton = (law(site.switch, site.table, f"{site.stage.name}/{part}") for part in ("goldschmidt", "newton"))
+    division, newton = (distribution(site.switch, site.table, f"{site.stage.name}/{part}") for part in ("goldschmidt", "newton"))
     facts = _Facts(site, narrow(x), division.shape[0])
     out, pen = _Norm.apply(x.contiguous(), site.weight, site.bias, division, newton, facts)
     if site.switch.bounds is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of all sites ask of a switch: a law over counts on the device, and the dtype to write."""
+"""What the kernels of all sites ask of a switch: a distribution over counts on the device, and the dtype to write."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from heatfhe.halting.fused import on_device
 from heatfhe.sites.switch import Switch
 
 
-def law(switch: Switch, table: HaltingTable, site: str) -> Tensor:
-    """The site's law over 0..top: learned when halting is soft, one-hot at a hard count, trivial when exact."""
+def distribution(switch: Switch, table: HaltingTable, site: str) -> Tensor:
+    """The site's distribution over 0..top: learned when halting is soft, one-hot at a hard count, trivial when exact."""
     device = table.logits.device
     if switch.mode == "exact":
         return on_device((1.0,), device)
