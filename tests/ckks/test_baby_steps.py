@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
-from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_steps, shared_rotations, turn
-from heatfhe.ckks.bootstrapping.matrices import Steps
+from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_matrices, shared_rotations, turn
+from heatfhe.ckks.bootstrapping.matrices import SplitMatrix
 from heatfhe.ckks.bootstrapping.mod_raise import folded
-from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_steps
+from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_matrices
 from heatfhe.ckks.keyset import key_ids
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.errors import ConfigError
@@ -26,7 +26,7 @@ SMALL = BootstrapSpec(stc_levels=2, ratio_bits=14.0)
 PERIODS = (1, 16, 1024, 2048, 32768)  # those of a GPT-2-small plan
 
 
-def image(parts: list[Steps], x: NDArray[Any]) -> NDArray[Any]:
+def image(parts: list[SplitMatrix], x: NDArray[Any]) -> NDArray[Any]:
     """What the matrices do, one after the other, each vector repeated to the slots."""
     for part in parts:
         total = np.zeros_like(x)
@@ -49,9 +49,9 @@ def test_the_split_changes_no_value(seed: int, log_slots: int, less: int, count:
     count = min(count, max(log_slots - less, 1))
     rng = np.random.default_rng(seed)
     x = np.tile(rng.uniform(-1, 1, period) + 1j * rng.uniform(-1, 1, period), slots // period)
-    today = [*slots_to_coeffs_steps(slots, period, count), *coeffs_to_slots_steps(slots, period, count, 16.0)]
-    to_coeffs = slots_to_coeffs_steps(slots, period, count, turn(period, count))
-    to_slots = coeffs_to_slots_steps(slots, period, count, 16.0, babies)
+    today = [*slots_to_coeffs_matrices(slots, period, count), *coeffs_to_slots_matrices(slots, period, count, 16.0)]
+    to_coeffs = slots_to_coeffs_matrices(slots, period, count, turn(period, count))
+    to_slots = coeffs_to_slots_matrices(slots, period, count, 16.0, babies)
     assert np.abs(image([*to_coeffs, *to_slots], x) - image(today, x)).max() < 1e-12
     assert set().union(*(part.rotations for part in to_slots)) == shared_rotations(period, count, babies)
     assert max((k for part in to_slots for k in part.rotations), default=0) < period

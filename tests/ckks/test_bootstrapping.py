@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
-from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL, WINDOW, angle_constant
-from heatfhe.ckks.bootstrapping.matrices import compose, layer, steps, transform
+from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL, REACH, angle_constant
+from heatfhe.ckks.bootstrapping.matrices import compose, layer, split_matrix, transform
 from heatfhe.ckks.bootstrapping.mod_raise import folded, mod_raise, trace_groups
 from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.kernels.plans import bit_reversal
@@ -76,7 +76,7 @@ def test_baby_and_giant_steps_keep_the_matrix(seed: int, log_n: int) -> None:
     rng = np.random.default_rng(seed)
     matrix = compose(layer(n, 4, inverse=False), layer(n, 2, inverse=False), n)
     x = np.tile(rng.uniform(-1, 1, n), 2)
-    s = steps({k: np.tile(d, 2) for k, d in matrix.items()}, n, slots)
+    s = split_matrix({k: np.tile(d, 2) for k, d in matrix.items()}, n, slots)
     got = sum(np.roll(sum(d * np.roll(x, -b) for b, d in row.items()), -g) for g, row in s.giants.items())
     assert np.abs(got - np.tile(act(matrix, x[:n]), 2)).max() < 1e-12
 
@@ -88,7 +88,7 @@ def test_eval_mod_in_the_clear_meets_its_stated_bounds() -> None:
     even[::2] = COSINE
     for overflow, bound in stated.items():
         for sign in (1, -1):
-            e = np.linspace(-WINDOW, WINDOW, 41)
+            e = np.linspace(-REACH, REACH, 41)
             y = sign * overflow + e
             v = np.polynomial.chebyshev.chebval((y - 0.25) / INTERVAL, even)
             for i in range(1, DOUBLE_ANGLES + 1):

@@ -45,7 +45,7 @@ def test_canonical_scales_are_fixed_points_and_stay_near(name: str) -> None:
     chain = native_set(native_params(name)).chain
     scales = chain.scales()
     for level in range(1, chain.normal_levels + 1):
-        assert scales[level] ** 2 / chain.step(level) == pytest.approx(scales[level - 1], rel=1e-12)
+        assert scales[level] ** 2 / chain.divisor(level) == pytest.approx(scales[level - 1], rel=1e-12)
     assert max(abs(math.log2(s) - chain.scale_bits) for s in scales) < 0.005
     ends = chain.eval_scales()
     ratio = native_set(native_params(name)).bootstrap.ratio_bits
@@ -113,5 +113,5 @@ def test_a_set_that_lies_about_its_chain_is_refused() -> None:
 
 
 def test_a_scale_that_no_primes_make_is_refused() -> None:
-    with pytest.raises(ConfigError, match="steps of 45 bits"):
+    with pytest.raises(ConfigError, match="levels of 45 bits"):
         states(45, 3)

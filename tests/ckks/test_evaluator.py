@@ -157,17 +157,17 @@ def test_scales_are_set_to_what_they_are_or_refused() -> None:
 
 
 def test_divisions_of_many_constants_share_tables_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_module, "KEPT_STEPS", 3)
+    monkeypatch.setattr(ring_module, "KEPT_DIVISIONS", 3)
     ring = Ring(small_chain(64), load_kernels("reference", 64, small_chain(64).moduli))
-    plain = ring.step(4, 3)
-    first = ring.step(4, 3, factor=7)
+    plain = ring.division(4, 3)
+    first = ring.division(4, 3, factor=7)
     assert first.conversion.matrix is plain.conversion.matrix
-    assert ring.step(4, 3, factor=7) is first
+    assert ring.division(4, 3, factor=7) is first
     for factor in (8, 9, 10):
-        ring.step(4, 3, factor=factor)
-    assert len(ring._steps) == 3
-    assert ring.step(4, 3, factor=7) is not first
-    assert ring.step(4, 3) is plain
+        ring.division(4, 3, factor=factor)
+    assert len(ring._divisions) == 3
+    assert ring.division(4, 3, factor=7) is not first
+    assert ring.division(4, 3) is plain
 
 
 def test_linear_maps_are_their_sums() -> None:

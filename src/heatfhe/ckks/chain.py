@@ -4,7 +4,7 @@
 Two ordered lists, main primes near 2^30 and terminal primes near 2^25. Level l owns the first mu_l mains and the first
 tau_l terminals; going down one level multiplies by the primes that enter and divides by those that leave, so a level
 costs exactly the bits precision needs while words stay full. Stored order: terminals reversed, mains, special primes;
-a level is then one contiguous window. (BitPacker, ASPLOS 2024; Grafting, ePrint 2024/1014; Cheddar, ePrint 2024/1241.)
+a level is then one contiguous run. (BitPacker, ASPLOS 2024; Grafting, ePrint 2024/1014; Cheddar, ePrint 2024/1241.)
 
 Above the normal levels lie those of EvalMod (two fresh mains each) and of CoeffsToSlots (two mains, or two spare
 terminals, each). Canonical scales of normal levels are built from level 0 up, where deviations halve; those of EvalMod
@@ -59,7 +59,7 @@ class ChainSpec:
 
 
 def states(scale_bits: int, count: int) -> list[tuple[int, int]]:
-    """(mains, terminals) of levels 0..count: each step multiplies the modulus by scale_bits bits."""
+    """(mains, terminals) of levels 0..count: each level multiplies the modulus by scale_bits bits."""
     out = [BASE]
     for _ in range(count):
         mu, tau = out[-1]
@@ -70,14 +70,14 @@ def states(scale_bits: int, count: int) -> list[tuple[int, int]]:
                 break
         else:
             raise ConfigError(
-                f"no chain of {MAIN_BITS}- and {TERMINAL_BITS}-bit primes makes steps of {scale_bits} bits"
+                f"no chain of {MAIN_BITS}- and {TERMINAL_BITS}-bit primes makes levels of {scale_bits} bits"
             )
     return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """All primes of a parameter set, the window of every level, and the canonical scales."""
+    """All primes of a parameter set, the primes of every level, and the canonical scales."""
 
     ring_dimension: int
     terminals: tuple[int, ...]
@@ -91,12 +91,12 @@ class Chain:
 
     def __post_init__(self) -> None:
         moduli = self.moduli
-        step = 2 * self.ring_dimension
+        stride = 2 * self.ring_dimension
         if len(set(moduli)) != len(moduli):
             raise ConfigError("a chain's primes must be distinct")
         for p in moduli:
-            if not (p < WORD_LIMIT and p % step == 1 and is_prime(p)):
-                raise ConfigError(f"{p} is not a prime below 2^31 that is 1 mod {step}")
+            if not (p < WORD_LIMIT and p % stride == 1 and is_prime(p)):
+                raise ConfigError(f"{p} is not a prime below 2^31 that is 1 mod {stride}")
         for mu, tau in self.windows:
             if not (0 <= mu <= len(self.mains) and 0 <= tau <= len(self.terminals)):
                 raise ConfigError(f"level of {mu} mains and {tau} terminals exceeds the chain")
@@ -170,8 +170,8 @@ class Chain:
         width = len(self.special)
         return -(-(len(self.key_rows(cap)) - width) // width)
 
-    def step(self, level: int) -> float:
-        """D/E of the step down from this level: what the scale is divided by."""
+    def divisor(self, level: int) -> float:
+        """D/E of the rescale from this level: what the scale is divided by."""
         now, below = set(self.rows(level)), set(self.rows(level - 1))
         left = math.prod(self.moduli[i] for i in now - below)
         entered = math.prod(self.moduli[i] for i in below - now)
@@ -181,7 +181,7 @@ class Chain:
         """Canonical scale of every normal level: Delta_l = sqrt(Delta_(l-1) * D_l / E_l), Delta_0 = 2^scale_bits."""
         out = [2.0**self.scale_bits]
         for level in range(1, self.normal_levels + 1):
-            out.append(math.sqrt(out[-1] * self.step(level)))
+            out.append(math.sqrt(out[-1] * self.divisor(level)))
         return tuple(out)
 
     def eval_scales(self) -> dict[int, float]:
@@ -189,7 +189,7 @@ class Chain:
         level = self.normal_levels + self.eval_levels
         out = {level: 2.0**self.eval_bits}
         while level > self.normal_levels:
-            out[level - 1] = out[level] ** 2 / self.step(level)
+            out[level - 1] = out[level] ** 2 / self.divisor(level)
             level -= 1
         return out
 
@@ -210,7 +210,7 @@ def _terminals(n: int, count: int) -> list[int]:
 
 
 def _ideal_mains(levels: Sequence[tuple[int, int]], terminals: Sequence[int], scale_bits: int) -> np.ndarray:
-    """log2 of each main prime that makes every step exact, by least squares with a ridge towards 2^30."""
+    """log2 of each main prime that makes every level exact, by least squares with a ridge towards 2^30."""
     count = max(mu for mu, _ in levels)
     logs = [math.log2(t) for t in terminals]
     matrix, target = [], []

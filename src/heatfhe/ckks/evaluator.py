@@ -141,9 +141,9 @@ class Evaluator:
 
     def _divide(self, a: Ciphertext, level: int, *, factor: int) -> Words:
         """round(factor x E / D), as words of a lower level."""
-        kernels, step = self.ring.kernels, self.ring.step(a.level, level, factor=factor)
+        kernels, plan = self.ring.kernels, self.ring.division(a.level, level, factor=factor)
         name = ("divide", a.level, level, factor)
-        (data,) = kernels.replay(name, lambda words: [kernels.divide(words, step)], a.data, short=True)
+        (data,) = kernels.replay(name, lambda words: [kernels.divide(words, plan)], a.data, short=True)
         return data
 
     def multiply_plains(self, pairs: Sequence[tuple[Ciphertext, Words]], scale: float) -> Ciphertext:

@@ -66,6 +66,6 @@ class KeySwitcher:
         )  # fmt: skip
 
     def mod_down(self, x: Words, level: int, target: int | None = None, *, elements: Sequence[int] = ()) -> Words:
-        """Divide by P and, where a lower target is given, rescale in the same step; then move, where asked."""
-        plan = self.ring.step(level, level if target is None else target, extended=True)
+        """Divide by P and, where a lower target is given, rescale in the same division; then move, where asked."""
+        plan = self.ring.division(level, level if target is None else target, extended=True)
         return self.ring.kernels.divide(x, plan, elements)

@@ -38,28 +38,28 @@ def is_prime(n: int) -> bool:
 
 def primes_near(target: float, ring_dimension: int, *, below: int = WORD_LIMIT) -> Iterator[int]:
     """Transform primes in order of distance from target; ends when the words run out."""
-    step = 2 * ring_dimension
-    low = int(target) // step * step + 1
-    high = low + step
+    stride = 2 * ring_dimension
+    low = int(target) // stride * stride + 1
+    high = low + stride
     while low > WORD_FLOOR or high < below:
         take_low = low > WORD_FLOOR and (high >= below or target - low <= high - target)
         candidate = low if take_low else high
         if take_low:
-            low -= step
+            low -= stride
         else:
-            high += step
+            high += stride
         if candidate < below and is_prime(candidate):
             yield candidate
 
 
 def primes_below(limit: int, ring_dimension: int) -> Iterator[int]:
     """Transform primes from limit downwards."""
-    step = 2 * ring_dimension
-    candidate = (limit - 2) // step * step + 1
+    stride = 2 * ring_dimension
+    candidate = (limit - 2) // stride * stride + 1
     while candidate > WORD_FLOOR:
         if is_prime(candidate):
             yield candidate
-        candidate -= step
+        candidate -= stride
 
 
 def root_of_unity(prime: int, ring_dimension: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chain bound to its kernels: rows of every level, tables of every step, plaintexts, ciphertexts."""
+"""A chain bound to its kernels: rows of every level, tables of every division, plaintexts, ciphertexts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heatfhe.errors import EngineError
 
 T = TypeVar("T")
 SCALE_TOLERANCE = 1e-12
-KEPT_STEPS = 4096  # divisions with a factor of their own: drops need few, constants of a circuit some
+KEPT_DIVISIONS = 4096  # divisions with a factor of their own: drops need few, constants of a circuit some
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class Ring:
         self.scales = chain.scales()
         self.special = np.array(chain.special_rows, dtype=np.int64)
         self._cache: dict[tuple[Any, ...], Any] = {}
-        self._steps: OrderedDict[tuple[int, int, bool, int], Division] = OrderedDict()
+        self._divisions: OrderedDict[tuple[int, int, bool, int], Division] = OrderedDict()
 
     def rows(self, level: int) -> Rows:
         """Prime indices of a level."""
@@ -97,27 +97,27 @@ class Ring:
             lambda: digit_plan(c.moduli, list(c.rows(level)), [*c.rows(level), *c.special_rows], c.digits(level)),
         )
 
-    def step(self, source: int, target: int, *, extended: bool = False, factor: int = 1) -> Division:
+    def division(self, source: int, target: int, *, extended: bool = False, factor: int = 1) -> Division:
         """round(factor x E / D) from a level, with the special primes or without, to a level."""
         if factor != 1:
-            return self._scaled_step(source, target, extended, factor)
+            return self._scaled_division(source, target, extended, factor)
         c = self.chain
 
         def make() -> Division:
             src = [*c.rows(source), *(c.special_rows if extended else ())]
             return division(c.moduli, src, list(c.rows(target)))
 
-        return self._keep(("step", source, target, extended), make)
+        return self._keep(("division", source, target, extended), make)
 
-    def _scaled_step(self, source: int, target: int, extended: bool, factor: int) -> Division:
+    def _scaled_division(self, source: int, target: int, extended: bool, factor: int) -> Division:
         name = (source, target, extended, factor)
-        if name in self._steps:
-            self._steps.move_to_end(name)
+        if name in self._divisions:
+            self._divisions.move_to_end(name)
         else:
-            self._steps[name] = times(self.moduli, self.step(source, target, extended=extended), factor)
-            if len(self._steps) > KEPT_STEPS:
-                self._steps.popitem(last=False)
-        return self._steps[name]
+            self._divisions[name] = times(self.moduli, self.division(source, target, extended=extended), factor)
+            if len(self._divisions) > KEPT_DIVISIONS:
+                self._divisions.popitem(last=False)
+        return self._divisions[name]
 
     def ratio(self, source: int, target: int) -> Fraction:
         """D / E between two levels: what the scale is divided by, exactly."""

@@ -6,7 +6,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from heatfhe.ckks.bootstrapping.matrices import Matrix, Steps, layer_groups, reach, right_steps, rungs, steps, transform
+from heatfhe.ckks.bootstrapping.matrices import (
+    Matrix,
+    SplitMatrix,
+    layer_groups,
+    reach,
+    rungs,
+    split_matrix,
+    split_right,
+    transform,
+)
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.ring import Ciphertext, Ring, at_scale
@@ -23,7 +32,9 @@ def shared_rotations(period: int, count: int, babies: int) -> set[int]:
     return {k for group in groups for part in rungs(group, period, babies) for k in part} - {0}
 
 
-def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float, babies: int = 0) -> list[Steps]:
+def coeffs_to_slots_matrices(
+    slots: int, period: int, count: int, interval: float, babies: int = 0
+) -> list[SplitMatrix]:
     """Matrices from slots to (I + m/R) / (2 * interval), of a value that is turned if ``babies`` are given.
 
     The factor holds the trace's slots / period, the 1/2 of adding the conjugate, and the interval of EvalMod.
@@ -31,15 +42,15 @@ def coeffs_to_slots_steps(slots: int, period: int, count: int, interval: float, 
     factor = (period / slots / (2 * interval)) ** (1 / count)
     matrices: list[Matrix] = [{k: d * factor for k, d in m.items()} for m in transform(period, count, inverse=True)]
     if not babies:
-        return [steps(m, period, slots) for m in matrices]
+        return [split_matrix(m, period, slots) for m in matrices]
     out, now = [], turn(period, count)
     for m, group in zip(matrices, layer_groups(period, count, inverse=True)):
-        out.append(right_steps(m, group, period, slots, babies, now))
+        out.append(split_right(m, group, period, slots, babies, now))
         now += reach(group, period)
     return out
 
 
-def encode_coeffs_to_slots(ring: Ring, parts: Sequence[Steps]) -> list[EncodedMap]:
+def encode_coeffs_to_slots(ring: Ring, parts: Sequence[SplitMatrix]) -> list[EncodedMap]:
     """Encode down to EvalMod, every matrix at the same scale: the coarsest would set the precision of all."""
     chain = ring.chain
     levels = [chain.normal_levels + chain.eval_levels + len(parts) - i for i in range(len(parts))]

@@ -20,7 +20,7 @@ from heatfhe.ckks.ring import Ciphertext
 INTERVAL = 16  # K: x = y / K
 DOUBLE_ANGLES = 3
 EVAL_MOD_LEVELS = 8
-WINDOW = 1 / 32  # |e| for which the bound holds
+REACH = 1 / 32  # |e| for which the bound holds
 COSINE = np.array(
     [
         0.12517788347028239671, 0.28944821247705031119, 0.36273462154971323, 0.30111489624724951636,

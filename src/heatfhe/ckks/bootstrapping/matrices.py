@@ -66,7 +66,7 @@ def transform(n: int, count: int, *, inverse: bool) -> list[Matrix]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class SplitMatrix:
     """A matrix split into baby and giant steps: giants[G][b] is the diagonal G + b, rolled back by G."""
 
     giants: dict[int, dict[int, Vector]]
@@ -76,16 +76,16 @@ class Steps:
         """Rotations that need a key, not reduced to the full slots."""
         return ({b for row in self.giants.values() for b in row} | set(self.giants)) - {0}
 
-    def turned(self, by: int, slots: int) -> Steps:
+    def turned(self, by: int, slots: int) -> SplitMatrix:
         """The matrix, then a rotation: it joins the giant steps, their diagonals stay."""
-        return Steps({(g + by) % slots: row for g, row in self.giants.items()})
+        return SplitMatrix({(g + by) % slots: row for g, row in self.giants.items()})
 
     def makers(self) -> dict[int, dict[int, Callable[[], Vector]]]:
         """The form linear maps encode from."""
         return {g: {b: (lambda d=d: d) for b, d in row.items()} for g, row in self.giants.items()}  # type: ignore[misc]
 
 
-def steps(matrix: Matrix, n: int, slots: int, babies: int = 16) -> Steps:
+def split_matrix(matrix: Matrix, n: int, slots: int, babies: int = 16) -> SplitMatrix:
     """Baby-step giant-step form of a matrix whose diagonals are multiples of one stride, in slots of a full ciphertext.
 
     Diagonals are vectors whose period divides the slots; indices past n/2 count as negative. A few diagonals are all
@@ -93,7 +93,7 @@ def steps(matrix: Matrix, n: int, slots: int, babies: int = 16) -> Steps:
     """
     signed = sorted(k - n if k > n // 2 else k for k in matrix)
     if len(signed) <= FEW:
-        return Steps({0: {k % slots: matrix[k % n] for k in signed}})
+        return SplitMatrix({0: {k % slots: matrix[k % n] for k in signed}})
     stride = max(1, int(np.gcd.reduce(signed))) if any(signed) else 1
     count = min(babies, 1 << max(0, (len(signed) - 1).bit_length() - 1))
     giants: dict[int, dict[int, Vector]] = {}
@@ -101,7 +101,7 @@ def steps(matrix: Matrix, n: int, slots: int, babies: int = 16) -> Steps:
         baby = (k // stride) % count * stride
         giant = (k - baby) % slots
         giants.setdefault(giant, {})[baby] = np.roll(matrix[k % n], giant)
-    return Steps(giants)
+    return SplitMatrix(giants)
 
 
 # Steps that share their keys. A matrix's diagonals reach to both sides, and giant steps to the left have keys of their
@@ -122,7 +122,7 @@ def rungs(group: Sequence[int], n: int, babies: int) -> tuple[set[int], set[int]
     return {j % babies * stride for j in range(count)}, {j // babies * babies * stride for j in range(count)}
 
 
-def right_steps(matrix: Matrix, group: Sequence[int], n: int, slots: int, babies: int, turn: int) -> Steps:
+def split_right(matrix: Matrix, group: Sequence[int], n: int, slots: int, babies: int, turn: int) -> SplitMatrix:
     """Baby-step giant-step form of a matrix between two turns: turned by ``turn`` before it, by reach more after."""
     right = reach(group, n)
     stride = min(group, default=2) // 2
@@ -131,4 +131,4 @@ def right_steps(matrix: Matrix, group: Sequence[int], n: int, slots: int, babies
         step = (k + right) % n
         baby = step // stride % babies * stride
         giants.setdefault((step - baby) % slots, {})[baby] = np.roll(diagonal, step - baby - turn - right)
-    return Steps(giants)
+    return SplitMatrix(giants)

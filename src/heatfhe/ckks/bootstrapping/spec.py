@@ -6,17 +6,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_steps, shared_rotations, turn
-from heatfhe.ckks.bootstrapping.eval_mod import EVAL_MOD_LEVELS, INTERVAL, WINDOW
-from heatfhe.ckks.bootstrapping.matrices import Steps
+from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_matrices, shared_rotations, turn
+from heatfhe.ckks.bootstrapping.eval_mod import EVAL_MOD_LEVELS, INTERVAL, REACH
+from heatfhe.ckks.bootstrapping.matrices import SplitMatrix
 from heatfhe.ckks.bootstrapping.mod_raise import trace_groups
-from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_steps
+from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_matrices
 from heatfhe.ckks.chain import Chain
 from heatfhe.errors import ConfigError
 
 LAYERS = 4  # butterfly layers per matrix, where the levels allow so few
 MOST_BABIES = 64
-RATIO_SLACK = 0.5  # the chain's primes meet the wanted ratio this near, in bits
+RATIO_TOLERANCE = 0.5  # the chain's primes meet the wanted ratio this near, in bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class BootstrapSpec:
         if type(b) is not int or (b and (not 2 <= b <= MOST_BABIES or b & (b - 1))):
             raise ConfigError(f"baby steps of CoeffsToSlots are a power of two from 2 to {MOST_BABIES}, got {b!r:.40}")
         found = math.log2(self.ratio(chain))
-        if abs(found - self.ratio_bits) > RATIO_SLACK or found < -math.log2(WINDOW):
+        if abs(found - self.ratio_bits) > RATIO_TOLERANCE or found < -math.log2(REACH):
             raise ConfigError(
                 f"EvalMod ends at a message ratio of 2^{found:.1f}, the recipe says 2^{self.ratio_bits:g}; "
                 "choose the chain's eval_end as scale bits + ratio bits"
@@ -81,15 +81,15 @@ class BootstrapSpec:
         """The message ratio that makes EvalMod's result a value at the canonical scale."""
         return chain.eval_scales()[chain.normal_levels] / chain.scales()[chain.normal_levels]
 
-    def coeffs_to_slots(self, chain: Chain, period: int) -> list[Steps]:
+    def coeffs_to_slots(self, chain: Chain, period: int) -> list[SplitMatrix]:
         """Matrices of CoeffsToSlots."""
         count = matrices_of(period, self.cts_levels(chain))
-        return coeffs_to_slots_steps(chain.ring_dimension // 2, period, count, INTERVAL, self.cts_babies)
+        return coeffs_to_slots_matrices(chain.ring_dimension // 2, period, count, INTERVAL, self.cts_babies)
 
-    def slots_to_coeffs(self, chain: Chain, period: int) -> list[Steps]:
+    def slots_to_coeffs(self, chain: Chain, period: int) -> list[SplitMatrix]:
         """Matrices of SlotsToCoeffs, which leave the value as CoeffsToSlots takes it."""
         by = turn(period, matrices_of(period, self.cts_levels(chain))) if self.cts_babies else 0
-        return slots_to_coeffs_steps(chain.ring_dimension // 2, period, self.stc_start(period), by)
+        return slots_to_coeffs_matrices(chain.ring_dimension // 2, period, self.stc_start(period), by)
 
     def trace(self, chain: Chain, period: int) -> list[tuple[int, ...]]:
         """Rotations that a raised value is added to, step by step, for it to have the period."""

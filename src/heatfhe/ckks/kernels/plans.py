@@ -140,7 +140,7 @@ def conversion(
 
 
 def division(moduli: Sequence[int], src: Sequence[int], dst: Sequence[int], *, factor: int = 1) -> Division:
-    """The exact step from the primes at src to those at dst: leaving primes divide, entering ones multiply."""
+    """The exact division from the primes at src to those at dst: leaving primes divide, entering ones multiply."""
     leave = [i for i in src if i not in set(dst)]
     enter = prod(moduli[j] for j in dst if j not in set(src))
     left = prod(moduli[i] for i in leave)
