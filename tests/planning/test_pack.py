@@ -158,7 +158,7 @@ def test_the_periodic_mlp_is_its_matrices(p: Packing, halve: bool, seed: int) ->
     if mlp.halves_input:
         whole = whole + 1j * np.roll(whole, -p.D // 2)
     region = np.arange(p.n) // p.F
-    whole = sum((region == a) * np.roll(whole, -mlp.step * a) for a in range(mlp.regions))
+    whole = sum((region == a) * np.roll(whole, -mlp.skew * a) for a in range(mlp.regions))
     product = mlp.up(Dense("u"))
     offsets = (0, p.D // 2) if product.join else (0,)
     z = apply(p, product, [(up, mlp.skewed(k), mlp.hidden) for k in offsets], whole)
@@ -182,7 +182,7 @@ def test_gpt2_small_uses_the_published_plaintext_counts() -> None:
     head = to_vocabulary(Dense("l"), p, halve=True, pair=True)
     assert (head.plaintexts, len(head.babies), len(head.giants)) == (1024, 32, 32)
     mlp = PeriodicMlp(packing=p, halve=True)
-    assert (mlp.regions, mlp.step, mlp.spread) == (8, 64, (32, 832))
+    assert (mlp.regions, mlp.skew, mlp.spread) == (8, 64, (32, 832))
     assert mlp.up(Dense("u")).plaintexts == mlp.down(Dense("d")).plaintexts == 64
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning's view of one step: operations with level costs, and what a bootstrap of each value would cost."""
+"""Planning's view of one program: operations with level costs, and what a bootstrap of each value would cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Node:
     ``costs[i]`` levels are spent on the way from input i to the result. ``period`` is the number of distinct slots of
     the value (its sparse bootstrap class), ``bound`` its largest magnitude, ``parts`` how many ciphertexts hold it.
     ``last`` marks the last result of a solver, ``complex`` a value that is not real and cannot be paired. ``work``
-    counts engine instructions, for prices by level. An input of the step has no inputs and a ``fixed`` level.
+    counts engine instructions, for prices by level. An input of the program has no inputs and a ``fixed`` level.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Node:
         if len(self.inputs) != len(self.costs) or any(c < 0 for c in self.costs):
             raise ConfigError(f"{self.name}: needs one non-negative cost per input")
         if (self.fixed is None) != bool(self.inputs):
-            raise ConfigError(f"{self.name}: a step input has a fixed level and no inputs, any other node the reverse")
+            raise ConfigError(f"{self.name}: an input has a fixed level and no inputs, any other node the reverse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

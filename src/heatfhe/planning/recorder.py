@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records one step by running the approximations over tracers: every operation with period, magnitude, group."""
+"""Records one program by running the approximations over tracers: every operation with period, magnitude, group."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Facts:
 
 
 class Traced:
-    """A value of the step. Behaves as a number under + - *; refuses to be looked at."""
+    """A value of the program. Behaves as a number under + - *; refuses to be looked at."""
 
     __array_ufunc__ = None
     __slots__ = ("id", "recorder")
@@ -138,7 +138,7 @@ class Traced:
 
 @dataclass
 class Recorder:
-    """Collects the operations of one step.
+    """Collects the operations of one program.
 
     ``rows`` is the context (the longest row), ``source`` knows the layout of plaintext vectors. ``contract`` False
     leaves polynomials uncontracted, so that a bootstrap may fall inside one.
@@ -187,13 +187,13 @@ class Recorder:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def input(self, name: str, *, period: int, bound: float, parts: int = 1, refreshable: bool = True) -> Traced:
-        """A value given to the step."""
+        """A value given to the program."""
         id = self._value(Facts(period, parts, np.full((2, 1), bound), input=name, refreshable=refreshable))
         self.ops.append(Op(kind="input", args=(), results=(id,), name=name, operator=self._scope[-1][1]))
         return Traced(self, id)
 
     def output(self, name: str, value: Traced) -> None:
-        """A value the step gives back."""
+        """A value the program gives back."""
         self.outputs[name] = value.id
 
     def assume(self, value: Traced, bound: float, *, rows: float = 0.0) -> Traced:

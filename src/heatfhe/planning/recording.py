@@ -19,7 +19,7 @@ from heatfhe.planning.pack import LinearMap
 from heatfhe.planning.recorder import Facts, Op, Recorder
 from heatfhe.planning.weights import Weight
 
-SLACK = 1.02  # over sampled domains: the samples may miss the very top
+MARGIN = 1.02  # over sampled domains: the samples may miss the very top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A step as recorded: operations, what is known of each value, and their partition into nodes and views.
+    """A program as recorded: operations, what is known of each value, and their partition into nodes and views.
 
     ``home[v]`` is the node a value belongs to: its own, or the one it is a view of.
     """
@@ -49,7 +49,7 @@ class Recording:
 
     def bound(self, value: int) -> tuple[float, float]:
         """Largest magnitude at the last position of the context, and the power of the row length it follows."""
-        first, last = (float(b) * SLACK for b in self.facts[value].bounds()[:, 0])
+        first, last = (float(b) * MARGIN for b in self.facts[value].bounds()[:, 0])
         if first == last or self.rows == 1 or first <= 0 or last <= 0:
             return max(first, last), 0.0
         return last, round(math.log(last / first) / math.log(self.rows), 6)

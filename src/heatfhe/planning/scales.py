@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes a step's values are carried at: constants that fold into plaintexts, so that magnitudes suit a bootstrap.
+"""The sizes values are carried at: constants that fold into plaintexts, so that magnitudes suit a bootstrap.
 
 A value may be multiplied by an integer for free; to make it smaller, the factor must be folded into a plaintext that
 multiplies it anyway. Everything here follows from the circuit's calibration and the window of a bootstrap alone.
@@ -63,7 +63,7 @@ def _aim(window: float) -> float:
 
 
 def scales(circuit: Circuit, window: float, *, tight: bool = False) -> Scales:
-    """Every factor of a circuit's step for bootstraps with this window.
+    """Every factor of a circuit's programs for bootstraps with this window.
 
     The residual stream is carried so that the largest sum of its squares is aim, or, ``tight``, fills the window: a
     refresh takes the sum as it is, and the stream, a thirtieth of its root in each of a thousand slots, gains most.

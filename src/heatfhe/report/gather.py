@@ -70,12 +70,12 @@ class PlanFacts:
 
     @property
     def bootstraps(self) -> int:
-        """Bootstraps of one step of the program."""
+        """Bootstraps of one token of the program."""
         return sum(t.bootstraps for t in self.operators)
 
     @property
     def seconds(self) -> float:
-        """Predicted price of one step, in the table's unit."""
+        """Predicted price of one token, in the table's unit."""
         return sum(t.seconds for t in self.operators)
 
 

@@ -35,7 +35,7 @@ def periodic(n: int, period: int, real: int) -> Index:
 
 @dataclass(frozen=True)
 class Packing:
-    """The sizes of a packed decode step: everything a layout, a mask or a product needs to know, and nothing secret.
+    """The sizes of a packed token: everything a layout, a mask or a product needs to know, and nothing secret.
 
     ``slots`` is what a ciphertext has; ``n`` of them are laid out and repeated when the ring is larger than the model
     can use (n = D * dh). ``context`` is the capacity T = t * m of the cache.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MLP in variant B: a hidden vector with period F, after one level, from an input skewed on a branch with slack.
+"""The MLP in variant B: a hidden vector with period F, after one level, from an input skewed where levels are to spare.
 
-Skew: region a of F slots holds x[s + step * a], so that the n / F regions see different inputs at one rotation. The
+Skew: region a of F slots holds x[s + skew * a], so that the n / F regions see different inputs at one rotation. The
 tree over the regions is then exact in all slots. The way back spreads its partial sums at a stride that is an odd
 multiple of its near rotations and at least the width; they are right on the first width slots, a mask and a replication
 follow.
@@ -36,8 +36,8 @@ class PeriodicMlp:
         return self.packing.n // self.packing.F
 
     @property
-    def step(self) -> int:
-        """Inputs each region sees; also the skew from one region to the next."""
+    def skew(self) -> int:
+        """The offset from one region to the next, which is how many inputs each region sees."""
         return max(1, self.packing.D * self.packing.F // self.packing.n // (2 if self.halves_input else 1))
 
     @property
@@ -49,7 +49,7 @@ class PeriodicMlp:
         """Layout of the skewed input: index of the entry each slot holds, ``offset`` further on."""
         p = self.packing
         s = np.arange(p.n)
-        index = (s + self.step * (s // p.F) + offset) % p.D
+        index = (s + self.skew * (s // p.F) + offset) % p.D
         return np.where(index < p.shape.width, index, -1)
 
     @property
@@ -59,7 +59,7 @@ class PeriodicMlp:
 
     def up(self, weight: Weight) -> LinearMap:
         """Skewed P -> P(F); a tree of stride F over all regions follows, valid everywhere."""
-        return linear_map(weight, self.step, halve=False, join=self.halves_input)
+        return linear_map(weight, self.skew, halve=False, join=self.halves_input)
 
     @property
     def spread(self) -> tuple[int, int]:

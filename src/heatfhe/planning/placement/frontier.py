@@ -58,7 +58,7 @@ class _Front:
 
 
 @dataclass(slots=True)
-class _Step:
+class _Origins:
     """How the states after one node came about: the row they came from and the choice made."""
 
     parents: Index
@@ -67,14 +67,14 @@ class _Step:
 
 def _search(model: Model) -> dict[int, Choice]:
     front = _Front([], np.zeros((1, 0), np.int8), np.zeros(1))
-    steps: list[_Step] = []
+    origins: list[_Origins] = []
     for v in range(len(model.graph.nodes) - 1, -1, -1):
-        front, step = _advance(model, front, v)
-        steps.append(step)
-    return _trace(steps, int(np.argmin(front.prices)))
+        front, came = _advance(model, front, v)
+        origins.append(came)
+    return _trace(origins, int(np.argmin(front.prices)))
 
 
-def _advance(model: Model, front: _Front, v: int) -> tuple[_Front, _Step]:
+def _advance(model: Model, front: _Front, v: int) -> tuple[_Front, _Origins]:
     """All choices at node v, its inputs' needs, and the states worth keeping."""
     need, rest, live = _take(model, front, v)
     parents, choices, needs, made, prices = _choices(model, front.prices, need, rest, live, v)
@@ -95,7 +95,7 @@ def _advance(model: Model, front: _Front, v: int) -> tuple[_Front, _Step]:
     if not len(kept):
         raise PlanError(f"{model.graph.nodes[v].name}: no level serves its readers")  # Model.top has refused it before
     kept = kept[_undominated(model, live, needs[kept], prices[kept])]
-    return _Front(live, needs[kept], prices[kept]), _Step(parents[kept], choices[kept])
+    return _Front(live, needs[kept], prices[kept]), _Origins(parents[kept], choices[kept])
 
 
 def _take(model: Model, front: _Front, v: int) -> tuple[Needs, Needs, list[int]]:
@@ -204,14 +204,14 @@ def _beats(by: Needs, by_prices: Prices, needs: Needs, prices: Prices, mend: Pri
     return (paid < prices[None, :]) | (~asks & (by_prices[:, None] <= prices[None, :]))
 
 
-def _trace(steps: list[_Step], row: int) -> dict[int, Choice]:
+def _trace(origins: list[_Origins], row: int) -> dict[int, Choice]:
     """The choices that led to one final state, by node."""
     out: dict[int, Choice] = {}
-    for v, step in enumerate(reversed(steps)):
-        code = int(step.choices[row])
+    for v, came in enumerate(reversed(origins)):
+        code = int(came.choices[row])
         if code > 0:
             out[v] = (-1, code - 1)
         elif code < 0:
             out[v] = (-1 - code,)
-        row = int(step.parents[row])
+        row = int(came.parents[row])
     return out

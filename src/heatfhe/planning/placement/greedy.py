@@ -32,7 +32,7 @@ def greedy_choices(model: Model) -> dict[int, Choice]:
     walk = _Walk(model)
     while True:
         while walk.here < len(model.graph.nodes):
-            walk.step()
+            walk.advance()
         low = [v for v, floor in model.graph.required.items() if walk.now[v] < floor]
         if not low:
             return walk.choices()
@@ -50,7 +50,7 @@ class _Walk:
         self.late: dict[int, tuple[int, Choice]] = {}  # value -> when it was lifted, and how
         self.last_read = [max(users, default=-1) for users in model.graph.users()]
 
-    def step(self) -> None:
+    def advance(self) -> None:
         """Run the next node, or lift what it lacks."""
         model, v = self.model, self.here
         node = model.graph.nodes[v]

@@ -43,10 +43,9 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the bootstraps of one step go.
+    """Where the bootstraps of one program go.
 
-    ``before[v]`` is the level at which value v is made (for an input of the step: the level it comes with). A node runs
-    with each input i dropped to ``before[v] + costs[i]``.
+    ``before[v]`` is the level at which value v is made (for an input: the level it comes with). A node runs with each input i dropped to ``before[v] + costs[i]``.
     """
 
     algorithm: str
@@ -63,7 +62,7 @@ class Placement:
 
     @property
     def seconds(self) -> float:
-        """Predicted seconds of the step."""
+        """Predicted seconds of the program."""
         return self.work_seconds + self.refresh_seconds
 
     @property

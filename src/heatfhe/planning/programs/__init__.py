@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs: which operations one step of a model is; what each stage is on slots."""
+"""Programs: which operations one token of a model takes; what each stage is on slots."""
 
 from heatfhe.planning.programs.decoder import record
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stages of a packed step share: the recorder, the layouts, the scales, and products with their helpers."""
+"""What the stages of a packed program share: the recorder, the layouts, the scales, and products with their helpers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = Public(rows=1.0)
 
 
 class Builder:
-    """A step being recorded: ``r`` collects operations, ``p`` gives sizes, ``mlp`` is set for the MLP's variant B,
+    """A program being recorded: ``r`` collects operations, ``p`` gives sizes, ``mlp`` is set for the MLP's variant B,
     ``tight`` says how large values are carried."""
 
     def __init__(

@@ -36,7 +36,7 @@ def record(
 ) -> Recording:
     """Record one program. ``halve`` allows complex plaintexts, ``contract`` makes every polynomial one node.
 
-    ``mlp`` is the variant of the MLP: A spends a level before the activation, B after it and on the norm's slack.
+    ``mlp`` is the variant of the MLP: A spends a level before the activation, B after it and one the norm can spare.
     ``tight`` carries the reciprocals of softmaxes as large as their counts allow, where the default looks at their
     domains alone, and the residual stream as large as the window allows: the same function with more bits.
 

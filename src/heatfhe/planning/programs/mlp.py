@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MLP in variants A (a level before the activation) and B (a level after it, and one on the norm's slack)."""
+"""The MLP in variants A (a level before the activation) and B (a level after it, and one that the norm can spare)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def skewed(b: Builder, x: Traced) -> Traced:
     with r.group():
         whole = x + x.rotate(p.D // 2).times_i() if v.halves_input else x
         if v.regions > 1:
-            turned = r.rotate_many(whole, [v.step * a for a in range(v.regions)])
+            turned = r.rotate_many(whole, [v.skew * a for a in range(v.regions)])
             whole = r.plain_sum([(turned[a], Public.of(Skew(a))) for a in range(v.regions)])
     if whole is x:
         return x
