@@ -333,8 +333,9 @@ def _largest(kappa: float, chord: bool, counts: tuple[int, int], newton_levels: 
     """The most that an inverse root on [1, kappa] is over the exact one."""
     v = np.geomspace(1.0, kappa, 257)
     seed = ChordSeed(lo=1.0, hi=kappa) if chord else fit_inverse_sqrt(1.0, kappa, solver=solver, form="partial")
+    goldschmidt, newton = counts
     unit = ArgmaxRound(
-        power=1, divisor=1.0, seed=seed, goldschmidt_count=counts[0], newton_count=counts[1], newton_levels=newton_levels
+        power=1, divisor=1.0, seed=seed, goldschmidt_count=goldschmidt, newton_count=newton, newton_levels=newton_levels
     )
     return float((np.sqrt(v) * inverse_deviation(v, unit, 1.0)).max())
 

@@ -41,7 +41,7 @@ class ExponentialFit:
                 f"degree {self.degree} takes {self.degree + 1} coefficients, got {len(self.coefficients)}"
             )
         if not 0.0 <= self.error < 1.0:
-            raise ConfigError(f"an exponential with relative error {self.error:g} may turn negative; narrow the interval")
+            raise ConfigError(f"an exponential with relative error {self.error:g} may turn negative; narrow it")
 
     @property
     def final_error(self) -> float:

@@ -27,8 +27,8 @@ def log_prior(
 ) -> Tensor:
     """log of P(k) ~ C(k + r - 1, k) (1 - p)^k over absolute counts 0..width, -inf outside [floor, top].
 
-    With ``geometric_at_zero`` a target of 0 gives the geometric distribution (r = 1), as the paper's text says; without, the
-    bare formula r = 1 + (w + 1/2) p / (1 - p), which is not geometric there and pulls far less.
+    With ``geometric_at_zero`` a target of 0 gives the geometric distribution (r = 1), as the paper's text says;
+    without, the bare formula r = 1 + (w + 1/2) p / (1 - p), which is not geometric there and pulls far less.
 
     Domain  0 < p < 1; 0 <= target <= top - floor (targets are counted above the floor).
     Bound   the mode sits at the target: P(k+1)/P(k) = (1 - p)(k + r)/(k + 1) passes 1 at k = w + 1/2.

@@ -57,7 +57,7 @@ class HaltingTable(nn.Module):
         return prior.to(self.logits.dtype)
 
     def divergence(self, log_prior: Tensor) -> Tensor:
-        """KL of every site's distribution from its prior (sites, width + 1), on the logits' device. Its mean is the loss."""
+        """KL of each distribution from its prior (sites, width + 1), on the logits' device. Its mean is the loss."""
         return kl(self.probabilities(), self.log_probabilities(), log_prior)
 
     @torch.no_grad()

@@ -3,7 +3,8 @@
 
 The same recurrences and clamps as heatfhe.halting.solvers, which defines them. The functions without a leading
 underscore run inside other kernels too (a whole norm, a whole attention), on one number per row: a value, a derivative
-along one direction, or the sums that are p's gradient. P and S point to the distribution and to the schedule, K counts states.
+along one direction, or the sums that are p's gradient. P and S point to the distribution and the
+schedule, K counts states.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def _newton_back(Z, Y, P, G, DZ, DY, DP, h, size, K, cap, B: tl.constexpr):
 
 @lru_cache(maxsize=256)
 def on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """A schedule, or the one-hot distribution of a hard count, copied to the device once: a captured update must not copy."""
+    """A schedule, or a hard count as one-hot distribution, copied to the device once: captured updates cannot copy."""
     return torch.tensor(values, device=device, dtype=torch.float32)
 
 

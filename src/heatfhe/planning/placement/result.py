@@ -45,7 +45,8 @@ class Refresh:
 class Placement:
     """Where the bootstraps of one program go.
 
-    ``before[v]`` is the level at which value v is made (for an input: the level it comes with). A node runs with each input i dropped to ``before[v] + costs[i]``.
+    ``before[v]`` is the level at which value v is made (for an input: the level it comes with). A node runs with each
+    input i dropped to ``before[v] + costs[i]``.
     """
 
     algorithm: str

@@ -12,7 +12,7 @@ from heatfhe.sites.switch import Switch
 
 
 def distribution(switch: Switch, table: HaltingTable, site: str) -> Tensor:
-    """The site's distribution over 0..top: learned when halting is soft, one-hot at a hard count, trivial when exact."""
+    """A site's distribution over 0..top: learned when halting is soft, one-hot at a hard count, trivial when exact."""
     device = table.logits.device
     if switch.mode == "exact":
         return on_device((1.0,), device)

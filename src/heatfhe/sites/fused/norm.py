@@ -190,7 +190,9 @@ def norm(site: NormSite, x: Tensor) -> Tensor:
     Depth   none: training only.
     Source  heatfhe.sites.norm, which defines it.
     """
-    division, newton = (distribution(site.switch, site.table, f"{site.stage.name}/{part}") for part in ("goldschmidt", "newton"))
+    division, newton = (
+        distribution(site.switch, site.table, f"{site.stage.name}/{part}") for part in ("goldschmidt", "newton")
+    )
     facts = _Facts(site, narrow(x), division.shape[0])
     out, pen = _Norm.apply(x.contiguous(), site.weight, site.bias, division, newton, facts)
     if site.switch.bounds is not None:
