@@ -39,7 +39,7 @@ def placements(counts: str, levels: int, mlp: str, markdown: bool) -> None:
     """One line per algorithm and rule."""
     circuit = gpt2_small(counts)
     params = replace(preset("paper-16"), levels=levels)
-    recording = record(circuit, Packing(circuit.shape, params.slots, 128), "generate", window=params.window, mlp=mlp)
+    recording = record(circuit, Packing(circuit.shape, params.slots, 128), "generate", reach=params.reach, mlp=mlp)
     graph = recording.graph(levels=levels, fixed={}, required={"next": levels})
     for name in ALGORITHMS:
         for pairing in (True, False) if name != "shortest-path" else (False,):

@@ -122,7 +122,7 @@ def test_readme_gpt2_small_is_what_planning_says(monkeypatch: pytest.MonkeyPatch
     found = []
     for counts in ("heat", "calibrated"):
         circuit = gpt2_small(counts)
-        recording = record(circuit, Packing(circuit.shape, params.slots, 128), "generate", window=params.window)
+        recording = record(circuit, Packing(circuit.shape, params.slots, 128), "generate", reach=params.reach)
         graph = recording.graph(levels=8, fixed={}, required={"next": 8})
         found.append(place(graph, params, cost_table("unit"), algorithm="exact", rules=Rules()).bootstraps)
     words = f"{found[0]} bootstraps ({found[1]} at the calibrated counts) on 8 levels"

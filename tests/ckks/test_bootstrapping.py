@@ -337,10 +337,10 @@ def test_larger_toy_rings(name: str) -> None:
 
 
 @pytest.mark.parametrize("period", [1024, 16, 1])
-def test_the_window_keeps_the_promise_where_no_level_is_left(period: int) -> None:
+def test_the_reach_keeps_the_promise_where_no_level_is_left(period: int) -> None:
     """The worst message, a constant of the largest size."""
-    s, window = model(), native_params("insecure-native-11").window
-    for value in (window, -window):
-        got = s.bootstrapper.bootstrap_real(s.encrypt(np.full(period, value), s.floor), period=period, bound=window)
-        error = float(np.abs(s.error(got, np.full(period, value))).max()) / window
+    s, reach = model(), native_params("insecure-native-11").reach
+    for value in (reach, -reach):
+        got = s.bootstrapper.bootstrap_real(s.encrypt(np.full(period, value), s.floor), period=period, bound=reach)
+        error = float(np.abs(s.error(got, np.full(period, value))).max()) / reach
         assert error <= PROMISE

@@ -71,7 +71,7 @@ def test_any_field_with_any_value_gives_a_sound_set_or_a_config_error(field: str
         return
     assert 1 <= params.promised_bits <= min(params.scale_bits, 32)
     assert params.security_bits >= 122 or params.name.startswith("insecure-")
-    assert all(math.isfinite(x) for x in (params.noise, params.window, params.log_qp, params.sparse_modulus_bits))
+    assert all(math.isfinite(x) for x in (params.noise, params.reach, params.log_qp, params.sparse_modulus_bits))
     hash(params)
     assert Params.from_json(params.as_json()) == params
 

@@ -109,7 +109,7 @@ def test_a_bootstrap_refuses_what_a_real_one_would_destroy() -> None:
         e.bootstrap(e.value(x, 0), period=2, bound=4.0)
     with pytest.raises(EngineError, match="not real"):
         e.bootstrap(e.times_i(e.value(x, 0)), period=4, bound=4.0)
-    with pytest.raises(EngineError, match="outside the bootstrap's window 16"):
+    with pytest.raises(EngineError, match="outside the bootstrap's reach 16"):
         e.bootstrap(e.value(x, 0), period=4, bound=17.0)
     with pytest.raises(EngineError, match="divides the slots"):
         e.bootstrap(e.value(x, 0), period=3, bound=4.0)

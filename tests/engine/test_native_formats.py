@@ -32,7 +32,7 @@ def test_a_corrected_figure_leaves_saved_keys_loadable(tmp_path: Path) -> None:
     ring.save(tmp_path)
     keys = MemoryKeys(dict(ring.evaluation_keys()))
     values = np.linspace(-1, 1, TINY.slots)
-    for more in ({"noise": TINY.noise * 1.5}, {"promised_bits": 17.0}, {"window": 8.0}, {"name": "insecure-native-x"}):
+    for more in ({"noise": TINY.noise * 1.5}, {"promised_bits": 17.0}, {"reach": 8.0}, {"name": "insecure-native-x"}):
         again = NativeKeyring(request(**more), tmp_path)
         engine = NativeEngine(request(**more), keys)
         turned = engine.rotate(engine.parse(ring.encrypt(values, level=2)), 1)

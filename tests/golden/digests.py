@@ -58,7 +58,7 @@ def plans_of_tiny(circuit: Circuit) -> dict[str, Callable[[], Plan]]:
     for mlp in ("A", "B"):
         add(f"clear-64, MLP {mlp}", mlp=mlp)
     add("clear-32, two levels a pair", params=clear_params(32, levels=10, pair_levels=2))
-    add("clear-64, narrow window", params=clear_params(64, window=2.0))
+    add("clear-64, narrow window", params=clear_params(64, reach=2.0))
     add("clear-64, context 8", context=8)
     add("clear-64, not halved", halve=False)
     add("clear-64, not contracted", contract=False)

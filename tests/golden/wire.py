@@ -13,7 +13,7 @@ from heatfhe.wire import JobHead, JobOutput, JobRequest, KeyEntry, KeyManifest, 
 A, B, C = "0a" * 32, "1b" * 32, "2c" * 32
 PARAMS = Params(
     name="insecure-golden", engine="native", ring_dimension=4096, levels=9, scale_bits=35.0, log_qp=900.25, noise=1e-6,
-    promised_bits=15.0, window=16.0, pair_levels=1, literal=(("special", 9), ("stc_first", True)),
+    promised_bits=15.0, reach=16.0, pair_levels=1, literal=(("special", 9), ("stc_first", True)),
 )  # fmt: skip
 CONFIG = ModelConfig(
     model="stories", engine="native", params=PARAMS, plan=A, circuit=B, programs=("generate", "prompt", "sample"),

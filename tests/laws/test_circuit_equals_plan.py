@@ -46,10 +46,10 @@ def test_a_whole_generation_agrees(shape: dict[str, int], slots: int, placement:
     assert [int(h.argmax()) for h in run.one_hots] == expected.tokens
 
 
-@pytest.mark.parametrize(("slots", "window", "pair_levels"), [(64, 1.0, 0), (128, 1.0, 1), (64, 246.0, 2)])
-def test_windows_and_levels_lost_to_pairs_change_nothing(slots: int, window: float, pair_levels: int) -> None:
+@pytest.mark.parametrize(("slots", "reach", "pair_levels"), [(64, 1.0, 0), (128, 1.0, 1), (64, 246.0, 2)])
+def test_reaches_and_levels_lost_to_pairs_change_nothing(slots: int, reach: float, pair_levels: int) -> None:
     circuit = tiny_circuit()
-    made = plan(circuit, clear_params(slots, levels=9, window=window, pair_levels=pair_levels))
+    made = plan(circuit, clear_params(slots, levels=9, reach=reach, pair_levels=pair_levels))
     expected = circuit.generate([7, 3], 6)
     run = generate(made, circuit, [7, 3], 6)
     assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8

@@ -28,7 +28,7 @@ from tests.tiny import tiny_circuit
 
 PARAMS = Params(
     name="insecure-mutations", engine="openfhe", ring_dimension=256, levels=9, scale_bits=35.0, log_qp=900.0,
-    noise=1e-6, promised_bits=30.0, window=1000.0, literal=(("depth", 9),),
+    noise=1e-6, promised_bits=30.0, reach=1000.0, literal=(("depth", 9),),
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, pr
         return node.refreshable and not node.last
 
     def divided(node: Node) -> bool:
-        return node.bound > params.window
+        return node.bound > params.reach
 
     def multiplied(node: Node) -> bool:
         return precision is not None and node.bound * precision < params.noise

@@ -15,7 +15,7 @@ from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.planning import Plan
 
 
-def clear_params(slots: int, *, levels: int = 8, window: float = 16.0, pair_levels: int = 0) -> Params:
+def clear_params(slots: int, *, levels: int = 8, reach: float = 16.0, pair_levels: int = 0) -> Params:
     """A set for the clear engine: no claim of security, any slot count."""
     return Params(
         name=f"insecure-clear-{slots}-{levels}",
@@ -26,7 +26,7 @@ def clear_params(slots: int, *, levels: int = 8, window: float = 16.0, pair_leve
         log_qp=1000.0,
         noise=1e-6,
         promised_bits=15.0,
-        window=window,
+        reach=reach,
         pair_levels=pair_levels,
     )
 

@@ -14,11 +14,11 @@ from heatfhe.planning.graph import Graph, Node
 SLOTS = 32
 
 
-def params(levels: int, *, pair_levels: int = 0, window: float = 4.0, noise: float = 1e-6) -> Params:
+def params(levels: int, *, pair_levels: int = 0, reach: float = 4.0, noise: float = 1e-6) -> Params:
     """A set of 32 slots with that many usable levels."""
     return Params(
         name="insecure-test", engine="clear", ring_dimension=2 * SLOTS, levels=levels, scale_bits=40, log_qp=100,
-        noise=noise, promised_bits=15, window=window, pair_levels=pair_levels,
+        noise=noise, promised_bits=15, reach=reach, pair_levels=pair_levels,
     )  # fmt: skip
 
 

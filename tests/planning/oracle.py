@@ -20,7 +20,7 @@ def least_refresh_seconds(
     """Least total price of the bootstraps alone, no two values sharing one; work is taken as free.
 
     Variables are the level l_v at which each value is made and whether it is refreshed, b_v. Reading u at a cost of c
-    levels demands l_v <= l_u + L b_u - c and l_v <= L - c. Values that do not fit the bootstrap's window are left to
+    levels demands l_v <= l_u + L b_u - c and l_v <= L - c. Values that do not fit the bootstrap's reach are left to
     the other algorithms: this one refuses them.
     """
     model = Model(graph, params, cost, Rules(pairing=False, spare_last=spare_last))

@@ -38,7 +38,7 @@ def test_the_row_is_never_refreshed_after_its_last_power() -> None:
 def one_hots(rows: NDArray[np.float64], params: Params, sigma: float) -> NDArray[np.float64]:
     """Rows of logits through the argmax alone, planned for these parameters, with noise at its bootstraps."""
     circuit = gpt2_small("heat")
-    b = Builder(circuit, Packing(circuit.shape, params.slots, 128), params.window, True, True, "A")
+    b = Builder(circuit, Packing(circuit.shape, params.slots, 128), params.reach, True, True, "A")
     scale = b.scales.logits
     logits = b.r.input("logits", period=b.p.V, bound=2 * b.bound("logits") * scale, parts=b.p.vocabulary_parts)
     b.r.output("token", argmax(b, logits, centred=True))
@@ -51,7 +51,7 @@ def one_hots(rows: NDArray[np.float64], params: Params, sigma: float) -> NDArray
         programs={"generate": program}, products={}, placement="exact", cost="unit",
     )  # fmt: skip
     engine = ClearEngine(params, noise=BootstrapNoise(sigma=sigma), rng=np.random.default_rng(0), strict=False)
-    runner = Runner(made, engine, PlaintextSource(circuit, b.p, {}, params.window))
+    runner = Runner(made, engine, PlaintextSource(circuit, b.p, {}, params.reach))
     centred = (rows - rows.mean(-1, keepdims=True)) * scale
     out = runner.run("generate", {"logits": [engine.value(v) for v in b.p.pack_vocabulary(centred)]}, 0)
     return b.p.unpack_vocabulary([v.slots for v in out["token"]])

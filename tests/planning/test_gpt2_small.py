@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def step(circuit: Circuit, levels: int) -> Graph:
     """The graph of one generated token, its next input back at the top level."""
     params = preset("paper-16")
-    recording = record(circuit, Packing(circuit.shape, params.slots, 128), "generate", window=params.window)
+    recording = record(circuit, Packing(circuit.shape, params.slots, 128), "generate", reach=params.reach)
     return recording.graph(levels=levels, fixed={}, required={"next": levels})
 
 

@@ -43,28 +43,28 @@ def test_the_last_solver_result_is_named_as_a_way_out() -> None:
     assert place(graph, params(4), table(work=False), rules=Rules(spare_last=False)).bootstraps == 1
 
 
-def test_a_magnitude_beyond_the_window() -> None:
+def test_a_magnitude_beyond_the_reach() -> None:
     graph = chain(3, 2, bound=1e5)
     with pytest.raises(PlanError) as caught:
-        place(graph, params(4, window=4.0), table(work=False))
+        place(graph, params(4, reach=4.0), table(work=False))
     message = str(caught.value)
     assert message.startswith("m0: magnitude 100000 is beyond what a bootstrap")
-    assert "window 4, or 4096 with a division" in message
+    assert "reach 4, or 4096 with a division" in message
     assert "down by 24.4" in message
 
 
 def test_a_magnitude_elsewhere_is_not_blamed() -> None:
     with pytest.raises(PlanError, match="m2: spends 6 levels between two refreshes"):
-        place(chain(1, 1, 6, bound=1e5), params(4, window=4.0), table(work=False))
+        place(chain(1, 1, 6, bound=1e5), params(4, reach=4.0), table(work=False))
 
 
 def test_a_magnitude_within_reach_is_divided_before_at_the_price_of_a_level() -> None:
-    placement = place(chain(3, 2, bound=100.0), params(4, window=4.0), table(work=False))
+    placement = place(chain(3, 2, bound=100.0), params(4, reach=4.0), table(work=False))
     (refresh,) = placement.refreshes
     assert refresh.scales == (1 / 25,)
     assert placement.before[1] == 1  # one level is left for the division
     with pytest.raises(PlanError, match="m1: "):
-        place(chain(4, 2, bound=100.0), params(4, window=4.0), table(work=False))
+        place(chain(4, 2, bound=100.0), params(4, reach=4.0), table(work=False))
 
 
 def test_an_output_that_cannot_reach_its_level() -> None:

@@ -24,7 +24,7 @@ def params(levels: int) -> Params:
     """The paper's ring with another number of usable levels."""
     return Params(
         name="test-16", engine="clear", ring_dimension=1 << 16, levels=levels, scale_bits=53, log_qp=1731,
-        noise=1.7e-4, promised_bits=10, window=246,
+        noise=1.7e-4, promised_bits=10, reach=246,
     )  # fmt: skip
 
 

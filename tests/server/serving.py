@@ -47,7 +47,7 @@ PARAMS = Params(
     log_qp=900.0,
     noise=1e-6,
     promised_bits=30.0,
-    window=1000.0,
+    reach=1000.0,
 )
 WORDS = [f"w{i}" for i in range(63)] + ["<|endoftext|>"]
 

@@ -32,7 +32,7 @@ from heatfhe.wire.frame import Header
 D = "cd" * 32
 PARAMS = Params(
     name="insecure-wire", engine="native", ring_dimension=4096, levels=9, scale_bits=35.0, log_qp=900.0, noise=1e-6,
-    promised_bits=15.0, window=16.0,
+    promised_bits=15.0, reach=16.0,
 )  # fmt: skip
 PRICE = Price(seconds_per_prompt_token=1.0, seconds_per_token=2.0, key_bytes=10, bootstraps_per_token=40)
 CONFIG = ModelConfig(

@@ -52,7 +52,7 @@ _NUMBERS = {
     "log_qp": (1.0, 1e6),
     "noise": (0.0, 1.0),
     "promised_bits": (1.0, MAX_PROMISED_BITS),
-    "window": (1e-9, 1e9),
+    "reach": (1e-9, 1e9),
     "sparse_modulus_bits": (0.0, 1e6),
 }
 
@@ -77,7 +77,7 @@ class Params:
     """One parameter set, as planner, engines, client and server agree on it.
 
     ``levels`` is what a bootstrap leaves for arithmetic; ``noise`` the standard deviation it adds per real slot on
-    inputs of size about one; ``window`` the magnitudes it refreshes within that promise. A set without any claim of
+    inputs of size about one; ``reach`` the magnitudes it refreshes within that promise. A set without any claim of
     security must be named ``insecure-...``; servers and clients want 128 bits unless they are told otherwise.
     ``literal`` holds the few integers an engine builds its context from.
     """
@@ -90,7 +90,7 @@ class Params:
     log_qp: float
     noise: float
     promised_bits: float
-    window: float
+    reach: float
     secret: str = "uniform ternary, encapsulated sparse weight 32 in bootstrapping"
     secret_weight: int = 0
     sparse_modulus_bits: float = 0.0
@@ -167,7 +167,7 @@ class Params:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        body = {name: getattr(self, name) for name in self.__slots__}
+        body = {key: getattr(self, name) for key, name in _FIELDS.items()}
         body["literal"] = dict(self.literal)
         return body
 
@@ -177,7 +177,8 @@ class Params:
         try:
             if len(body["literal"]) > 64:
                 raise ConfigError(f"not a parameter set: {len(body['literal'])} words in its literal, at most 64 fit")
-            return cls(**{**body, "literal": tuple(sorted(body["literal"].items()))})
+            fields = {_FIELDS[key]: value for key, value in body.items()}
+            return cls(**{**fields, "literal": tuple(sorted(body["literal"].items()))})
         except (TypeError, KeyError, AttributeError) as err:
             raise ConfigError(f"not a parameter set: {err}") from err
 
@@ -185,6 +186,10 @@ class Params:
     def digest(self) -> str:
         """Identifies the set."""
         return json_digest(self.as_json())
+
+
+_FIELDS = {"window" if name == "reach" else name: name for name in Params.__slots__}
+"""Fields by their keys in files and messages, where the reach of a bootstrap is called its window."""
 
 
 def _plain(value: Any) -> bool:

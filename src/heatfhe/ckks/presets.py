@@ -128,7 +128,7 @@ _OPTIONAL_WORDS: dict[str, tuple[type, float, float]] = {  # a set without one i
 
 
 def make_params(
-    name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: float, promised_bits: float, window: float,
+    name: str, spec: ChainSpec, bootstrap: BootstrapSpec, *, noise: float, promised_bits: float, reach: float,
     key_levels: bool = False,
 ) -> Params:  # fmt: skip
     """A parameter set from the few integers of its chain; refuses what the security table does not allow."""
@@ -147,7 +147,7 @@ def make_params(
     return Params(
         name=name, engine=ENGINE, ring_dimension=spec.ring_dimension, levels=bootstrap.levels(chain),
         scale_bits=float(spec.scale_bits), log_qp=round(chain.log_qp, 6), noise=noise,
-        promised_bits=promised_bits, window=window,
+        promised_bits=promised_bits, reach=reach,
         sparse_modulus_bits=round(sparse_modulus_bits(chain), 6), literal=tuple(sorted(words.items())),
     )  # fmt: skip
 
@@ -179,7 +179,7 @@ def native_set(params: Params) -> NativeSet:
     )  # fmt: skip
     bootstrap = BootstrapSpec(**{w: words[w] for w in _BOOTSTRAP_WORDS}, cts_babies=words.get("cts_babies", 0))
     again = make_params(
-        params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, window=params.window,
+        params.name, spec, bootstrap, noise=params.noise, promised_bits=params.promised_bits, reach=params.reach,
         key_levels=words.get("key_levels", False),
     )  # fmt: skip
     if again != params:
@@ -215,7 +215,7 @@ def _toy(
         eval_bits=eval_bits, eval_gain=2, eval_end=scale + ratio, raise_bits=(58,), spare_pairs=1,
     )  # fmt: skip
     bootstrap = BootstrapSpec(stc_levels=2, ratio_bits=float(ratio))
-    return make_params(name, spec, bootstrap, noise=noise, promised_bits=bits, window=16.0)
+    return make_params(name, spec, bootstrap, noise=noise, promised_bits=bits, reach=16.0)
 
 
 def _r40(name: str = "native-16-r40", *, cts_babies: int = 0, key_levels: bool = False) -> Params:
@@ -224,7 +224,7 @@ def _r40(name: str = "native-16-r40", *, cts_babies: int = 0, key_levels: bool =
         eval_end=54, raise_bits=(58, 58), spare_pairs=2, special_bits=30.9,
     )  # fmt: skip
     bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=14.0, cts_babies=cts_babies)
-    return make_params(name, spec, bootstrap, key_levels=key_levels, noise=2e-7, promised_bits=17.0, window=16.0)
+    return make_params(name, spec, bootstrap, key_levels=key_levels, noise=2e-7, promised_bits=17.0, reach=16.0)
 
 
 def _r35() -> Params:
@@ -233,7 +233,7 @@ def _r35() -> Params:
         eval_end=47, raise_bits=(58, 58), spare_pairs=2,
     )  # fmt: skip
     bootstrap = BootstrapSpec(stc_levels=3, ratio_bits=12.0)
-    return make_params("native-16-r35", spec, bootstrap, noise=1.5e-6, promised_bits=15.0, window=16.0)
+    return make_params("native-16-r35", spec, bootstrap, noise=1.5e-6, promised_bits=15.0, reach=16.0)
 
 
 @lru_cache(maxsize=1)

@@ -225,9 +225,9 @@ class ClearEngine:
                 raise EngineError(
                     f"a bootstrap planned for magnitudes up to {bound:g} met {size:g}; calibrate on wider data"
                 )
-            if bound > self._params.window * (1 + 1e-9):
-                window = self._params.window
-                raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's window {window:g}; plan again")
+            if bound > self._params.reach * (1 + 1e-9):
+                reach = self._params.reach
+                raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's reach {reach:g}; plan again")
             slack = 1e-6 * max(bound, 1e-300)
             if np.iscomplexobj(a.slots) and float(np.abs(a.slots.imag).max()) > slack:
                 raise EngineError("a bootstrap met a value that is not real")

@@ -31,7 +31,7 @@ from heatfhe.errors import ConfigError
 
 # Any bound is brought to one and back at no cost of levels; the promise is relative to the bound. Beyond this, plans
 # should rather scale their values.
-WINDOW = 1024.0
+REACH = 1024.0
 SECRET_WEIGHT = 192
 AUXILIARY_BITS = 60  # size of every special prime
 ENCAPSULATION_BITS = 66  # P' of the dense-to-sparse key in OpenFHE 1.6: two primes of 33 bits
@@ -100,7 +100,7 @@ def make_params(
         log_qp=log_qp,
         noise=noise,
         promised_bits=promised_bits,
-        window=WINDOW,
+        reach=REACH,
         secret=f"{main}, encapsulated sparse weight 32 in bootstrapping" if encapsulated else main,
         secret_weight=SECRET_WEIGHT,
         sparse_modulus_bits=float(first_bits + ENCAPSULATION_BITS) if encapsulated else 0.0,

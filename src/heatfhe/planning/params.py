@@ -16,7 +16,7 @@ PAPER_16 = Params(
     log_qp=60 + 27 * 53 + 4 * 60,
     noise=1.7e-4,
     promised_bits=10.0,
-    window=246.0,
+    reach=246.0,
     sparse_modulus_bits=120.0,
     literal=(
         ("depth", 27),

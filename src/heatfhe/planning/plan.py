@@ -110,7 +110,7 @@ class Plan:
         """The plaintexts of this plan's steps, from its own circuit."""
         if circuit.digest != self.circuit:
             raise PlanError(f"plan {self.name} was made for another circuit; plan {circuit.name} again")
-        return PlaintextSource(circuit, self.packing, self.products, self.params.window, tight=self.tight)
+        return PlaintextSource(circuit, self.packing, self.products, self.params.reach, tight=self.tight)
 
     @property
     def tight(self) -> bool:
@@ -174,7 +174,7 @@ def plan(
 
     ``mlp`` chooses the MLP's variant, A or B; auto plans both and keeps the one whose first program is cheaper.
     ``tight`` carries the reciprocals of softmaxes as large as their counts allow and the residual stream as large as a
-    bootstrap's window does: more bits for the same refreshes, and another plan than without it.
+    bootstrap's reach does: more bits for the same refreshes, and another plan than without it.
 
     ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
     the level at which keys and values are kept, the others follow.
@@ -203,7 +203,7 @@ def plan(
     cache: dict[str, int] = {}
     for name in map(str, programs):
         recording = record(
-            circuit, packing, name, window=params.window, halve=halve, contract=contract, mlp=mlp, tight=tight
+            circuit, packing, name, reach=params.reach, halve=halve, contract=contract, mlp=mlp, tight=tight
         )
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
         graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})

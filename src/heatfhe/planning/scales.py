@@ -2,7 +2,7 @@
 """The sizes values are carried at: constants that fold into plaintexts, so that magnitudes suit a bootstrap.
 
 A value may be multiplied by an integer for free; to make it smaller, the factor must be folded into a plaintext that
-multiplies it anyway. Everything here follows from the circuit's calibration and the window of a bootstrap alone.
+multiplies it anyway. Everything here follows from the circuit's calibration and the reach of a bootstrap alone.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ def magnitude(circuit: Circuit, name: str) -> float:
 
 
 @lru_cache(maxsize=64)
-def _aim(window: float) -> float:
-    """The size values are brought to: about one, larger where the window is wide."""
-    return 0.9 * max(1.0, window / 16.0) if window >= 1.0 else 0.9 * window
+def _aim(reach: float) -> float:
+    """The size values are brought to: about one, larger where the reach is wide."""
+    return 0.9 * max(1.0, reach / 16.0) if reach >= 1.0 else 0.9 * reach
 
 
-def scales(circuit: Circuit, window: float, *, tight: bool = False) -> Scales:
-    """Every factor of a circuit's programs for bootstraps with this window.
+def scales(circuit: Circuit, reach: float, *, tight: bool = False) -> Scales:
+    """Every factor of a circuit's programs for bootstraps with this reach.
 
-    The residual stream is carried so that the largest sum of its squares is aim, or, ``tight``, fills the window: a
+    The residual stream is carried so that the largest sum of its squares is aim, or, ``tight``, fills the reach: a
     refresh takes the sum as it is, and the stream, a thirtieth of its root in each of a thousand slots, gains most.
     """
-    aim, c = _aim(window), circuit.calibration
+    aim, c = _aim(reach), circuit.calibration
     first = circuit.stages[0].writes
     norms = [s for s in circuit.stages if isinstance(s, Norm)]
     widest = max([c.norms[s.name].fit.hi for s in norms if s.reads != first] or [1.0])
-    residual = math.sqrt((0.9 * window if tight else aim) / widest)
+    residual = math.sqrt((0.9 * reach if tight else aim) / widest)
     logits = 1.0
     if c.argmax is not None:
         spread = circuit.shape.vocabulary * c.argmax.schedule.rounds[0].hi

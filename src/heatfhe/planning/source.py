@@ -28,12 +28,12 @@ class PlaintextSource:
         circuit: Circuit,
         packing: Packing,
         products: Mapping[Weight, LinearMap],
-        window: float,
+        reach: float,
         *,
         tight: bool = False,
     ) -> None:
         self.circuit, self.packing, self.products = circuit, packing, products
-        self.scales, self.made = scales(circuit, window, tight=tight), writers(circuit.stages)
+        self.scales, self.made = scales(circuit, reach, tight=tight), writers(circuit.stages)
         self._terms = lru_cache(maxsize=8)(lambda m: m.weight.terms(self, m))
         self._maps: dict[Weight, LinearMap] = {}
 

@@ -22,7 +22,7 @@ from heatfhe.planning.instructions import KINDS
 from heatfhe.planning.placement.result import Placement, Refresh
 
 MAX_DIVISOR = 1024
-"""A value may exceed a bootstrap's window by this factor: it is divided before (one level) and multiplied after."""
+"""A value may exceed a bootstrap's reach by this factor: it is divided before (one level) and multiplied after."""
 
 SPLIT = {"add": 3, "conjugate": 1}
 """Work of taking the two values of a pair apart, where a table does not price pairs themselves."""
@@ -178,12 +178,12 @@ class Model:
         large = [k for k in passed if self.graph.nodes[k].refreshable and self.scale[k] <= 0]
         if large:
             k = max(large, key=lambda k: self.graph.nodes[k].bound)
-            culprit, reach = self.graph.nodes[k], self.params.window * MAX_DIVISOR
+            culprit, most = self.graph.nodes[k], self.params.reach * MAX_DIVISOR
             return PlanError(
                 f"{culprit.name}: magnitude {culprit.bound:g} is beyond what a bootstrap of {self.params.name} takes "
-                f"(window {self.params.window:g}, or {reach:g} with a division before it), so {node.name} {what} "
-                f"with no refresh, {self.levels} available; scale the value down by {culprit.bound / reach:.3g} in the "
-                "weights before it, or choose parameters with a wider window"
+                f"(reach {self.params.reach:g}, or {most:g} with a division before it), so {node.name} {what} "
+                f"with no refresh, {self.levels} available; scale the value down by {culprit.bound / most:.3g} in the "
+                "weights before it, or choose parameters with a wider reach"
             )
         hints = []
         more = self._enough(i)
@@ -221,11 +221,11 @@ class Model:
 
 def _scale(node: Node, params: Params, rules: Rules) -> float:
     """Factor applied before a refresh: below one if the value is too large, above if too small, 0 if out of reach."""
-    if node.bound > params.window:
-        divisor = math.ceil(node.bound / params.window)
+    if node.bound > params.reach:
+        divisor = math.ceil(node.bound / params.reach)
         return 1.0 / divisor if divisor <= MAX_DIVISOR else 0.0
     if rules.precision is not None and 0 < node.bound * rules.precision < params.noise:
-        return float(max(1, min(math.floor(params.window / node.bound), MAX_DIVISOR)))
+        return float(max(1, min(math.floor(params.reach / node.bound), MAX_DIVISOR)))
     return 1.0
 
 

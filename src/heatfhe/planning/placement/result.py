@@ -137,7 +137,7 @@ def _check_refresh(
         raise PlanError(f"{node.name}: is not one real ciphertext, so it cannot share a bootstrap")
     if event.folded and node.complex:
         raise PlanError(f"{node.name}: is complex already, its ciphertexts cannot share a bootstrap")
-    if node.bound * scale > params.window * (1 + 1e-9):
-        raise PlanError(f"{node.name}: magnitude {node.bound * scale:g} is outside the window {params.window:g}")
+    if node.bound * scale > params.reach * (1 + 1e-9):
+        raise PlanError(f"{node.name}: magnitude {node.bound * scale:g} is outside the reach {params.reach:g}")
     if scale < 1 and level < 1:
         raise PlanError(f"{node.name}: has no level left for the division before its bootstrap")

@@ -23,7 +23,7 @@ class Builder:
         self,
         circuit: Circuit,
         packing: Packing,
-        window: float,
+        reach: float,
         halve: bool,
         contract: bool,
         mlp: str,
@@ -31,7 +31,7 @@ class Builder:
     ) -> None:
         self.circuit, self.p, self.halve, self.tight = circuit, packing, halve, tight
         self.mlp = PeriodicMlp(packing=packing, halve=halve) if mlp == "B" else None
-        self.source = PlaintextSource(circuit, packing, {}, window, tight=tight)
+        self.source = PlaintextSource(circuit, packing, {}, reach, tight=tight)
         self.scales, self.made = self.source.scales, self.source.made
         self.r = Recorder(slots=packing.n, rows=packing.context, source=self.source, contract=contract)
 

@@ -28,7 +28,7 @@ def record(
     packing: Packing,
     program: str,
     *,
-    window: float = 1.0,
+    reach: float = 1.0,
     halve: bool = True,
     contract: bool = True,
     mlp: str = "A",
@@ -38,9 +38,9 @@ def record(
 
     ``mlp`` is the variant of the MLP: A spends a level before the activation, B after it and one the norm can spare.
     ``tight`` carries the reciprocals of softmaxes as large as their counts allow, where the default looks at their
-    domains alone, and the residual stream as large as the window allows: the same function with more bits.
+    domains alone, and the residual stream as large as the reach allows: the same function with more bits.
 
-    ``window`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
+    ``reach`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
     """
     if program not in tuple(ProgramName):
         raise ConfigError(f"unknown program {program!r}; have {', '.join(ProgramName)}")
@@ -50,7 +50,7 @@ def record(
         hidden = packing.shape.hidden
         raise PlanError(f"MLP variant B: hidden {hidden} on {packing.n} slots, width {packing.D}; use variant A")
     _check_layouts(circuit.stages)
-    return finish(_run(Builder(circuit, packing, window, halve, contract, mlp, tight), ProgramName(program)))
+    return finish(_run(Builder(circuit, packing, reach, halve, contract, mlp, tight), ProgramName(program)))
 
 
 # Between which stages a linear one stands, and so which layouts it leads from and to; a residual reads the branch.
