@@ -99,7 +99,7 @@ def test_a_level_count_that_cannot_carry_evalmod_is_refused_with_those_that_can(
 def test_too_few_special_primes_are_refused() -> None:
     chain = small_chain(2048)
     with pytest.raises(ConfigError, match="exceeds the special modulus"):
-        replace(chain, special=chain.mains[-2:], mains=chain.mains[:-2], windows=chain.windows[:-2])
+        replace(chain, special=chain.mains[-2:], mains=chain.mains[:-2], spans=chain.spans[:-2])
 
 
 def test_a_set_that_lies_about_its_chain_is_refused() -> None:

@@ -83,7 +83,7 @@ class Chain:
     terminals: tuple[int, ...]
     mains: tuple[int, ...]
     special: tuple[int, ...]
-    windows: tuple[tuple[int, int], ...]  # (mains, terminals) of every level
+    spans: tuple[tuple[int, int], ...]  # (mains, terminals) of every level
     normal_levels: int
     eval_levels: int
     scale_bits: int
@@ -97,7 +97,7 @@ class Chain:
         for p in moduli:
             if not (p < WORD_LIMIT and p % stride == 1 and is_prime(p)):
                 raise ConfigError(f"{p} is not a prime below 2^31 that is 1 mod {stride}")
-        for mu, tau in self.windows:
+        for mu, tau in self.spans:
             if not (0 <= mu <= len(self.mains) and 0 <= tau <= len(self.terminals)):
                 raise ConfigError(f"level of {mu} mains and {tau} terminals exceeds the chain")
         for level, digits in enumerate(map(self.digits, range(self.top + 1))):
@@ -116,7 +116,7 @@ class Chain:
     @property
     def top(self) -> int:
         """The highest level."""
-        return len(self.windows) - 1
+        return len(self.spans) - 1
 
     @property
     def log_p(self) -> float:
@@ -138,7 +138,7 @@ class Chain:
 
     def rows(self, level: int) -> range:
         """Prime indices of a level."""
-        mu, tau = self.windows[level]
+        mu, tau = self.spans[level]
         spare = len(self.terminals)
         return range(spare - tau, spare + mu)
 
@@ -149,7 +149,7 @@ class Chain:
 
     def key_rows(self, cap: int) -> list[int]:
         """Prime indices of a key that serves every level up to cap: their union, then the special primes."""
-        mu = max(self.windows[level][0] for level in range(cap + 1))
+        mu = max(self.spans[level][0] for level in range(cap + 1))
         return [*range(len(self.terminals) + mu), *self.special_rows]
 
     def digits(self, level: int) -> list[list[int]]:
@@ -290,14 +290,14 @@ def make_chain(spec: ChainSpec) -> Chain:
     special = _take(primes_below(int(2.0**spec.special_bits), n), spec.special, used)
     for pair in reversed(_eval_pairs(spec, used)):
         mains += pair
-    windows = [*levels, *((top_mu + 2 * i, top_tau) for i in range(1, spec.eval_levels + 1))]
+    spans = [*levels, *((top_mu + 2 * i, top_tau) for i in range(1, spec.eval_levels + 1))]
     for bits in spec.raise_bits:
         mains += _take(primes_near(2.0 ** (bits / 2), n), 2, used)
-        windows.append((len(mains), top_tau))
-    windows += [(len(mains), top_tau + 2 * i) for i in range(1, spec.spare_pairs + 1)]
+        spans.append((len(mains), top_tau))
+    spans += [(len(mains), top_tau + 2 * i) for i in range(1, spec.spare_pairs + 1)]
     return Chain(
         ring_dimension=n, terminals=tuple(terminals), mains=tuple(mains), special=tuple(special),
-        windows=tuple(windows), normal_levels=spec.levels, eval_levels=spec.eval_levels, scale_bits=spec.scale_bits,
+        spans=tuple(spans), normal_levels=spec.levels, eval_levels=spec.eval_levels, scale_bits=spec.scale_bits,
         eval_bits=spec.eval_bits,
     )  # fmt: skip
 

@@ -228,11 +228,11 @@ class ClearEngine:
             if bound > self._params.reach * (1 + 1e-9):
                 reach = self._params.reach
                 raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's reach {reach:g}; plan again")
-            slack = 1e-6 * max(bound, 1e-300)
-            if np.iscomplexobj(a.slots) and float(np.abs(a.slots.imag).max()) > slack:
+            tolerance = 1e-6 * max(bound, 1e-300)
+            if np.iscomplexobj(a.slots) and float(np.abs(a.slots.imag).max()) > tolerance:
                 raise EngineError("a bootstrap met a value that is not real")
             cycles = a.slots.reshape(*a.slots.shape[:-1], n // period, period)
-            if float(np.abs(cycles - cycles[..., :1, :]).max()) > slack:
+            if float(np.abs(cycles - cycles[..., :1, :]).max()) > tolerance:
                 raise EngineError(f"a bootstrap met a value that does not repeat with period {period}")
         real = np.array(a.slots.real, dtype=np.float64)
         if self.noise is not None and self.rng is not None:

@@ -39,7 +39,7 @@ class HaltingTable(nn.Module):
         """p of every site over absolute counts 0..width, (sites, width + 1), with gradient."""
         return probabilities(self.logits, self.floors, self.tops)
 
-    def laws(self) -> dict[str, Tensor]:
+    def distributions(self) -> dict[str, Tensor]:
         """p of every site over its own states 0..max_count, cut from the table in one piece."""
         rows = self.probabilities().flatten().index_select(0, self.packed)
         parts = rows.split([site.max_count + 1 for site in self.sites])

@@ -121,8 +121,8 @@ class AttentionSite(nn.Module):
         """
         switch, name, fit = self.switch, self.stage.name, self.fitted().fit
         second = fit.refine if fit.refine is not None else fit.init
-        first_law = switch.distribution(self.table, f"{name}/init", like)
-        second_law = switch.distribution(self.table, f"{name}/refine", like)
+        first_p = switch.distribution(self.table, f"{name}/init", like)
+        second_p = switch.distribution(self.table, f"{name}/refine", like)
         inverse_length = 1.0 / row_length
 
         def init(s: Tensor) -> Tensor:
@@ -130,15 +130,15 @@ class AttentionSite(nn.Module):
             if switch.bounds is not None:
                 switch.penalise("denominator", torch.log(mean).clamp(min=0.0), switch.bounds.denominator, _tokens(mean))
             mean = switch.clamp(mean, None, fit.init.hi / switch.slack)
-            if first_law is None:
+            if first_p is None:
                 return switch.see(f"{name}/inverse", reciprocal(mean, fit.init, switch.count(f"{name}/init")))
-            return switch.see(f"{name}/inverse", expected_reciprocal(mean, fit.init, first_law))
+            return switch.see(f"{name}/inverse", expected_reciprocal(mean, fit.init, first_p))
 
         def refine(s: Tensor) -> Tensor:
             mean = switch.clamp(switch.see(f"{name}/sum2", s) * inverse_length, None, second.hi)
-            if second_law is None:
+            if second_p is None:
                 return switch.see(f"{name}/inverse", reciprocal(mean, second, switch.count(f"{name}/refine")))
-            return switch.see(f"{name}/inverse", expected_reciprocal(mean, second, second_law))
+            return switch.see(f"{name}/inverse", expected_reciprocal(mean, second, second_p))
 
         return init, refine
 

@@ -40,7 +40,7 @@ class Switch:
     variance_bounds: dict[str, float] = field(default_factory=dict)
     tap: Tap | None = None
     counts: dict[str, int] = field(default_factory=dict)
-    laws: dict[str, Tensor] | None = None
+    distributions: dict[str, Tensor] | None = None
     terms: dict[str, Tensor] = field(default_factory=dict)
     hooks: list[Any] = field(default_factory=list)
     fused: ModuleType | None = field(default_factory=lambda: gpu_kernels("heatfhe.sites.fused"))
@@ -48,7 +48,7 @@ class Switch:
     def begin(self, halting: HaltingTable) -> None:
         """Start a forward pass: evaluate the distributions once, forget the last pass's range terms."""
         self.terms = {}
-        self.laws = halting.laws() if self.mode == "training" and self.soft else None
+        self.distributions = halting.distributions() if self.mode == "training" and self.soft else None
 
     def kernels(self, x: Tensor) -> ModuleType | None:
         """The GPU's kernels where a site may run x through them: something learns, nothing is tapped on the way."""
@@ -61,9 +61,9 @@ class Switch:
         """The site's distribution over its counts when halting is soft, else None."""
         if not (self.mode == "training" and self.soft):
             return None
-        if self.laws is None:
-            self.laws = table.laws()
-        return self.laws[site].to(like.dtype)
+        if self.distributions is None:
+            self.distributions = table.distributions()
+        return self.distributions[site].to(like.dtype)
 
     def count(self, site: str) -> int:
         """The site's hard count."""

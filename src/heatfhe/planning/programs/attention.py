@@ -42,8 +42,8 @@ def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
             q = b.real_part(b.diagonals(babies, shared), shared)
             q = b.shifted(r.sum_over(q, p.Hp, p.t), weights["q"])
             q = b.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
-        window = b.circuit.calibration.softmaxes[name].fit
-        r.assume(q, b.bound(f"{name}/q") * 2 / (stage.divisor(b.circuit.shape.head_width) * window.width))
+        fit = b.circuit.calibration.softmaxes[name].fit
+        r.assume(q, b.bound(f"{name}/q") * 2 / (stage.divisor(b.circuit.shape.head_width) * fit.width))
         both, carried = _keys_and_values(b, babies, products["k"], products["v"])
     with r.scope(name, "cache"):
         limits = {k: b.bound(f"{name}/{k}") for k in "kv"}
@@ -65,7 +65,7 @@ def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
             turned = r.rotate_many(q, [p.stride * j for j in range(p.m)])
             scores = r.product_sum([(turned[j], r.select(keys, j)) for j in range(p.m)])
             scores = r.sum_over(scores, p.m * p.stride, p.dh // p.m, period=p.m * p.stride)
-            t = scores + Public.of(Mask.CAUSAL) * (-2 * window.midpoint / window.width)
+            t = scores + Public.of(Mask.CAUSAL) * (-2 * fit.midpoint / fit.width)
         r.domain(t, -1.0, 1.0).facts.period = p.m * p.stride
     y, left = softmax(b, name, t)
     with r.scope(name, "attention"), r.group():

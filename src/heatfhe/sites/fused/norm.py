@@ -152,8 +152,8 @@ class _Norm(torch.autograd.Function):
             rows, width, pd.shape[0], pn.shape[0], *facts.numbers, facts.push, *facts.seed,
             EXACT=facts.exact, SHARES=shares, R=ROWS, BW=triton.next_power_of_2(width), num_warps=4,
         )  # fmt: skip
-        laws = (dpd.sum(0), dpn.sum(0)) if shares else (None, None)
-        return dx, dw.sum(0), db.sum(0), *laws, None
+        gradients = (dpd.sum(0), dpn.sum(0)) if shares else (None, None)
+        return dx, dw.sum(0), db.sum(0), *gradients, None
 
 
 class _Facts:

@@ -92,7 +92,7 @@ def row_factors(
     refine: Tensor, schedules: tuple[Tensor, Tensor], lines: tuple[float, ...], bounds: tuple[float, float],
     push: float, *, exact: bool, shares: bool,
 ) -> tuple[tuple[Any, ...], Tensor | None, Tensor | None]:  # fmt: skip
-    """Per row: what multiplies e^2 dp, e^2, e and the largest score's sign in dL/ds; and the gradients of both laws."""
+    """Per row: what multiplies e^2 dp, e^2, e and the largest score's sign in dL/ds; and the gradients of both p."""
     b, h, t = s1.shape
     factors = tuple(torch.empty_like(s1) for _ in range(4))
     blocks = triton.cdiv(t, BLOCK)
