@@ -26,20 +26,15 @@ FLOORS: dict[str, int] = {
 BESIDE = {
     ("approx", "errors"),
     ("assets", "errors"),
-    ("evaluation", "client"),
     ("files", "errors"),
-    ("models", "halting"),
     ("odd", "errors"),
     ("records", "approx"),
     ("records", "errors"),
     ("records", "files"),
-    ("report", "client"),
-    ("report", "evaluation"),
     ("sites", "halting"),
     ("sites", "models"),
     ("stages", "errors"),
     ("stages", "records"),
-    ("training", "lowering"),
 }
 TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd", "models") + (
     "circuit",
