@@ -80,3 +80,11 @@ def test_both_walks_pass_the_rooms_they_should() -> None:
         "engine",
         "planning",
     }
+
+
+def test_reading_the_code_still_takes_an_hour() -> None:
+    minutes = re.findall(
+        r"^\| (\d+) \| `src|^\| (\d+) \| `tests", (ROOT / "docs" / "reading.md").read_text(), flags=re.M
+    )
+    assert len(minutes) >= 14
+    assert sum(int(a or b) for a, b in minutes) <= 60
