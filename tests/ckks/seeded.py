@@ -119,3 +119,11 @@ def times_constant(e: Evaluator, a: Ciphertext, value: float) -> Ciphertext:
     """The product with a constant as engines make it: a factor of the division that ends it."""
     scale = e.plain_scale(a.level, a.scale)
     return e.rescale(Ciphertext(a.level, a.scale * scale, a.data), factor=round(value * scale))
+
+
+def times_plain(e: Evaluator, pairs: list[tuple[Ciphertext, NDArray[Any]]]) -> Ciphertext:
+    """The sum of products with slots as engines make it: plaintexts on one scale, one rescale."""
+    a, ring = pairs[0][0], e.ring
+    scale, rows = e.plain_scale(a.level, a.scale), ring.rows(a.level)
+    data = ring.kernels.product_sum([(x.data, ring.plaintext(values, scale, rows)) for x, values in pairs], rows)
+    return e.rescale(Ciphertext(a.level, a.scale * scale, data))

@@ -20,7 +20,7 @@ from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
 from heatfhe.ckks.polynomial import ChebyshevEvaluator, divide_chebyshev
 from heatfhe.ckks.ring import Ciphertext, Ring, at_scale
 from heatfhe.errors import EngineError, MissingKeyError, OutOfLevelsError
-from tests.ckks.seeded import Scheme, digest, small_chain, times_constant
+from tests.ckks.seeded import Scheme, digest, small_chain, times_constant, times_plain
 
 pytest.importorskip("numba", reason="compiled kernels need numba")
 
@@ -99,7 +99,7 @@ def test_noise_of_every_operation_is_within_its_bound(level: int, seed: int) -> 
         (e.add_constant(a, 0.3), x + 0.3, f),
         (e.multiply(a, b), x * y, product),
         (times_constant(e, a, 0.7), 0.7 * x, math.hypot(0.7 * f, below)),
-        (e.multiply_plains([(a, e.plaintext(y, level))], e.plain_scale(level)), x * y, plain),
+        (times_plain(e, [(a, y)]), x * y, plain),
         (e.rotate(a, 5), np.roll(x, -5), math.hypot(f, here)),
         (e.conjugate(a), x.conj(), math.hypot(f, here)),
         (e.drop(a, 0), x, math.hypot(f, rounding(scales[0]))),

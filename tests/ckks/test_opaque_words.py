@@ -22,7 +22,7 @@ from heatfhe.ckks.linear import apply_map, encode_map
 from heatfhe.ckks.presets import native_params
 from heatfhe.engine import KeyRequest, MemoryKeys, Vector
 from tests.ckks.sealed import Sealed, SealedKernels
-from tests.ckks.seeded import HASH, Scheme, SeededSource, small_chain, times_constant
+from tests.ckks.seeded import HASH, Scheme, SeededSource, small_chain, times_constant, times_plain
 from tests.engine.maps import linear_map
 
 N = 64
@@ -37,7 +37,7 @@ def everything(kernels: Kernels) -> dict[str, str]:
     e, archive, rng = s.evaluator, Archive(chain, kernels, HASH), np.random.default_rng(7)
     x, y = rng.uniform(-1, 1, (2, N // 2))
     a, b = s.encrypt(x, 4), archive.parse(archive.dump_fresh(s.maker.encrypt(y, 4)))
-    level, scale, p = 4, e.plain_scale(4), e.plaintext(y, 4)
+    level, scale = 4, e.plain_scale(4)
     giants = {g: {k: (lambda by=g + k: np.roll(x, by)) for k in (0, 1, 2)} for g in (0, 1, 2, 3, 5, 8, 16)}
     low = s.encrypt(x[:4], 3)
     pair = s.bootstrapper.bootstrap_pair(low, low, period=4, bound=3.0)
@@ -45,8 +45,8 @@ def everything(kernels: Kernels) -> dict[str, str]:
         "fresh": a, "parsed": b, "add": e.add(a, b), "sub": e.sub(a, b), "negate": e.negate(a), "times i": e.times_i(a),
         "times": e.times_integer(a, -3), "constant": e.add_constant(a, 0.3), "multiply": e.multiply(a, b),
         "sum": e.multiply_sum([(a, b), (b, b)], [(a, 3)]), "multiply constant": times_constant(e, a, 0.7),
-        "complex": e.multiply_plains([(a, s.ring.plaintext(np.array([0.6 - 0.5j]), scale, s.ring.rows(level)))], scale),
-        "plains": e.multiply_plains([(a, p), (b, p)], scale),
+        "complex": times_plain(e, [(a, np.array([0.6 - 0.5j]))]),
+        "plains": times_plain(e, [(a, y), (b, y)]),
         "polynomial": e.add_polynomial(a, s.ring.polynomial(y, a.scale, s.ring.rows(level))), "drop": e.drop(a, 2),
         "rotate": e.rotate(a, 5), "hoisted": e.rotate_many(a, [1, 0, 3])[2], "conjugate": e.conjugate(a),
         "rotations": e.add_rotations(a, [1, 2]), "map": apply_map(e, a, encode_map(s.ring, giants, level, scale)),

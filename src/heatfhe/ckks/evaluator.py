@@ -7,9 +7,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from heatfhe.ckks.kernels import Words
 from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyTable, conjugation_element, galois_element
@@ -146,17 +143,6 @@ class Evaluator:
         (data,) = kernels.replay(name, lambda words: [kernels.divide(words, plan)], a.data, short=True)
         return data
 
-    def multiply_plains(self, pairs: Sequence[tuple[Ciphertext, Words]], scale: float) -> Ciphertext:
-        """Sum of products with prepared plaintexts of one scale: one rescale."""
-        level, now = pairs[0][0].level, pairs[0][0].scale
-        self._need_level(level, "multiply_plain")
-        for a, _ in pairs:
-            if a.level != level or not same_scale(a.scale, now):
-                raise EngineError(f"multiply_plain_sum: operand at level {a.level}, want {level} and equal scales")
-        rows = self.ring.rows(level)
-        data = self.ring.kernels.product_sum([(a.data, p) for a, p in pairs], rows)
-        return self.rescale(Ciphertext(level, now * scale, data))
-
     def drop(self, a: Ciphertext, level: int, *, scale: float | None = None) -> Ciphertext:
         """The same value at a lower level and its canonical (or the given) scale, by one exact division.
 
@@ -222,7 +208,3 @@ class Evaluator:
 
     def conjugate(self, a: Ciphertext) -> Ciphertext:
         return self.apply_galois(a, [conjugation_element(self.ring.chain.ring_dimension)])[0]
-
-    def plaintext(self, values: NDArray[Any], level: int) -> Words:
-        """Slots encoded as a factor at a level."""
-        return self.ring.plaintext(values, self.plain_scale(level), self.ring.rows(level))

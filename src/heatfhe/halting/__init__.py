@@ -4,7 +4,6 @@
 from heatfhe.halting.backoff import BackOff, Target
 from heatfhe.halting.distribution import (
     GAMMA,
-    expectation,
     log_probabilities,
     mode,
     probabilities,
@@ -20,7 +19,6 @@ __all__ = [
     "BackOff",
     "HaltingTable",
     "Target",
-    "expectation",
     "expected_divide",
     "expected_goldschmidt",
     "expected_newton",

@@ -71,11 +71,6 @@ def ramp(top: int, floor: int = 0, gamma: float = GAMMA, *, width: int | None = 
     return torch.where((i >= floor) & (i < top), gamma * (i - (top - 1)), 0.0)
 
 
-def expectation(p: Tensor) -> Tensor:
-    """Mean count under p, over the last axis."""
-    return (p * torch.arange(p.shape[-1], dtype=p.dtype, device=p.device)).sum(dim=-1)
-
-
 def mode(p: Tensor) -> Tensor:
     """The count of largest mass; among equals, the deeper one."""
     best = p.amax(dim=-1, keepdim=True)

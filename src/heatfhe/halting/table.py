@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heatfhe.errors import ConfigError
-from heatfhe.halting.distribution import GAMMA, expectation, log_probabilities, mode, probabilities, ramp
+from heatfhe.halting.distribution import GAMMA, log_probabilities, mode, probabilities, ramp
 from heatfhe.halting.prior import kl, log_prior
 from heatfhe.records import Site
 
@@ -65,12 +65,6 @@ class HaltingTable(nn.Module):
         """The mode of every site: the count it would be exported with."""
         found = mode(self.probabilities()).tolist()
         return {site.name: int(found[row]) for row, site in enumerate(self.sites)}
-
-    @torch.no_grad()
-    def means(self) -> dict[str, float]:
-        """The mean count of every site."""
-        found = expectation(self.probabilities().double()).tolist()
-        return {site.name: float(found[row]) for row, site in enumerate(self.sites)}
 
     @torch.no_grad()
     def load(self, logits: Mapping[str, Sequence[float]]) -> None:
