@@ -59,7 +59,7 @@ def connect(args: argparse.Namespace, console: Console) -> Iterator[Client]:
         else:
             if not args.server:
                 raise ConfigError("which server? give --server URL, or --local to run one on this machine")
-            url, token, insecure = args.server, read_token(args), args.insecure
+            url, token, insecure = args.server, read_bearer(args), args.insecure
         yield stack.enter_context(
             Client(
                 url,
@@ -74,8 +74,8 @@ def connect(args: argparse.Namespace, console: Console) -> Iterator[Client]:
         )
 
 
-def read_token(args: argparse.Namespace) -> str:
-    """The token from its file, or from the environment; never from the command line, which others can read."""
+def read_bearer(args: argparse.Namespace) -> str:
+    """The bearer from its file, or from the environment; never from the command line, which others can read."""
     if args.token_file is not None:
         try:
             return str(args.token_file.read_text()).strip()
