@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from heatfhe.ckks import MAX_LOG_SPARSE_MODULUS, Params, Ring, key_ids, native_params, native_set, sparse_modulus_bits
 from heatfhe.ckks.kernels import load_kernels
 from heatfhe.ckks.secret import SECRET, KeepsSecret, KeyMaker, OsSource, SecretKey, make_secret, seal, unseal
+from heatfhe.client.kept import kept_bits
 from heatfhe.client.read import NO_RETRY
 from heatfhe.engine import KeyRequest, MemoryKeys, NativeEngine, Slots
 from heatfhe.errors import ConfigError, DecryptError, FileFormatError, WireError
@@ -96,24 +96,8 @@ class NativeKeyring(KeepsSecret):
 
 
 def self_test(params: Params | None = None, *, threads: int = 1) -> float:
-    """Bits a bootstrap keeps here, measured with throwaway keys in this process: -log2 of the largest error of three
-    refreshes, of random reals, of a pair, and of the constant one (the worst case of the modular reduction).
-
-    Nothing of it is meant for a server. Compare it with params.promised_bits. The default is the smallest toy set.
-    """
+    """Bits a bootstrap keeps here (heatfhe.client.kept); the default is the smallest toy set."""
     params = params or native_params("insecure-native-11")
     request = KeyRequest(params=params, rotations=(), bootstrap_periods=(params.slots,))
     ring = NativeKeyring(request, threads=threads)
-    engine = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())), threads=threads)
-    rng = np.random.default_rng(0)
-    random, other, ones = rng.uniform(-1, 1, params.slots), rng.uniform(-1, 1, params.slots), np.ones(params.slots)
-    a, b, one = (engine.parse(ring.encrypt(v, level=0)) for v in (random, other, ones))
-    pair = engine.bootstrap_pair(a, b, period=params.slots, bound=1.0)
-    results = [
-        (engine.bootstrap(a, period=params.slots, bound=1.0), random),
-        (pair[0], random),
-        (pair[1], other),
-        (engine.bootstrap(one, period=params.slots, bound=1.0), ones),
-    ]
-    worst = max(float(np.abs(ring.decrypt(engine.dump(got)) - wanted).max()) for got, wanted in results)
-    return -math.log2(max(worst, 2.0**-60))
+    return kept_bits(NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())), threads=threads), ring)
