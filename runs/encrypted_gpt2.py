@@ -3,6 +3,7 @@
 
     python runs/encrypted_gpt2.py train --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out OUT [--share 1.0]
         [--preset heat] [--solver plain]
+    python runs/encrypted_gpt2.py stress --model OUT/model --heldout TOKENS.npy --out OUT [--texts A.npy B.npy]
     python runs/encrypted_gpt2.py calibrate --checkpoint DIR --train TOKENS.npy --out OUT
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--tokens 16] [--prompt 8]
     python runs/encrypted_gpt2.py run --fixture heat --out OUT            # HEAT's published counts, weights all equal
@@ -90,6 +91,30 @@ def train_stage(args: argparse.Namespace) -> None:
     name = f"gpt2-small-wiki-{args.preset}"
     circuit = export(prepared, trained.calibration, args.out / "circuit", name=name, context=CONTEXT)
     journal.write("exported", digest=circuit.digest)
+
+
+def stress_stage(args: argparse.Namespace) -> None:
+    """The trained model as deployed, in torch: all held-out windows, odd windows of each kind, and texts given."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from heatfhe.evaluation import stress_prepared, stress_rows, text_rows
+    from heatfhe.sites import load_prepared
+
+    torch.set_float32_matmul_precision("high")
+    journal = Journal(args.out / "stress.jsonl")
+    folder = args.model or args.out / "model"
+    prepared = load_prepared(folder, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
+    prepared.to("cuda" if torch.cuda.is_available() else "cpu")
+    shape = prepared.architecture.shape
+    held = text_rows(str(args.heldout), np.load(args.heldout), shape.context, 10**6)
+    rows = stress_rows(held, shape.vocabulary, shape.context, args.windows)
+    texts = {path.stem: text_rows(str(path), np.load(path), shape.context, args.windows) for path in args.texts}
+    for kind, part in {args.heldout.stem: held, **rows, **texts}.items():
+        began = time.perf_counter()
+        found = stress_prepared(prepared, {kind: part}, batch=args.batch)[0]
+        facts = found.as_json() | {"sites": found.as_json()["sites"][:8]}
+        journal.write("stress", **facts, seconds=time.perf_counter() - began)
 
 
 def calibrate_stage(args: argparse.Namespace) -> None:
@@ -340,7 +365,8 @@ def noise_job(job: tuple[str, int]) -> tuple[str, dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    stages = {"train": train_stage, "calibrate": calibrate_stage, "run": run_stage, "clear-noise": noise_stage}
+    stages = {"train": train_stage, "stress": stress_stage, "calibrate": calibrate_stage, "run": run_stage}
+    stages["clear-noise"] = noise_stage
     parser.add_argument("stage", choices=tuple(stages))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path)
@@ -349,6 +375,12 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the recipe's updates")
     parser.add_argument("--preset", default="heat", help="heat, control, control-distilled ...")
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
+    parser.add_argument("--model", type=Path, help="folder of the trained model (default: OUT/model)")
+    parser.add_argument(
+        "--texts", type=Path, nargs="*", default=[], help="token ids of further texts to stress it with"
+    )
+    parser.add_argument("--windows", type=int, default=500, help="of each kind and text in stress")
+    parser.add_argument("--batch", type=int, default=4, help="windows at a time in stress")
     parser.add_argument("--circuit", type=Path)
     parser.add_argument("--fixture", choices=("heat", "calibrated"))
     parser.add_argument("--prompts", type=Path, help="token ids that prompts are cut from; random ones if not given")

@@ -17,6 +17,10 @@ FamilyName = Literal["norm_goldschmidt", "norm_newton", "softmax_init", "softmax
 KIND, VERSION = "heatfhe-calibration", 1
 MOST_COUNT = 64  # iterations of one solver: enough for any domain a double can hold
 
+DIVERGED_FACTOR = 10.0  # a logit this much larger than the largest of calibration has diverged
+LARGEST_NUMBER = 3e38  # what float32 still holds
+FAINT_LEADER = 0.5  # a near one-hot row whose largest entry is below this feeds back a weak copy of its word
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -147,6 +151,16 @@ class ArgmaxCalibration:
             raise ConfigError(f"argmax: a temperature lies in [0, 100], got {self.temperature:g}")
 
 
+def diverged(logits: Any, largest: float) -> Any:
+    """Positions (...) at which logits (..., V) have diverged: one is not finite, or beyond ten times the largest seen.
+
+    A window diverges when any of its positions does: what comes after reads the same cache. The one definition, for
+    numpy and torch.
+    """
+    limit = min(DIVERGED_FACTOR * largest, LARGEST_NUMBER)
+    return ~(abs(logits) <= limit).all(-1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """For every site its domain, fitted constants and count, for one set of weights (``fingerprint``).
@@ -166,6 +180,27 @@ class Calibration:
     activations: Mapping[str, ActivationCalibration]
     argmax: ArgmaxCalibration | None = None
     magnitudes: Mapping[str, float] = field(default_factory=dict)
+
+    def domains(self) -> dict[str, tuple[float, float]]:
+        """Where the input of every approximation may lie, by the name a tap sees it under.
+
+        What goes into a root or a reciprocal may be anything above zero but too large; a row's sums are meant over its
+        length.
+        """
+        found: dict[str, tuple[float, float]] = {}
+        for norm in self.norms.values():
+            found[f"{norm.name}/z"] = (0.0, norm.fit.hi)
+        for row in self.softmaxes.values():
+            second = row.fit.init if row.fit.refine is None else row.fit.refine
+            found[f"{row.name}/scores"] = (row.fit.lo, row.fit.hi)
+            found[f"{row.name}/sum"], found[f"{row.name}/sum2"] = (0.0, row.fit.init.hi), (0.0, second.hi)
+        for unit in self.activations.values():
+            found[f"{unit.name}/in"] = (-unit.fit.bound, unit.fit.bound)
+        return found
+
+    def diverged(self, logits: Any) -> Any:
+        """Positions (...) whose logits (..., V), of numpy or torch, have diverged: see ``diverged``."""
+        return diverged(logits, self.magnitudes.get("logits", math.inf))
 
     def counts(self) -> dict[str, int]:
         """Count by site name."""

@@ -24,6 +24,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "compare": "train and calibrate every preset, print one table",
         "export": "write a Circuit directory",
         "inspect": "show a Circuit: depth map, levels, domains",
+        "stress": "does a circuit hold on whatever a user types?",
         "report": "one HTML page from any runs",
     },
     "operator": {

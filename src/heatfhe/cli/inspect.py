@@ -37,6 +37,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     )
     console.print(f"calibrated at {c.tolerance:g}, rule {c.rule}, {c.solver} solver, on {c.sequences} sequences")
     console.print(f"digest {circuit.digest}")
+    if held := circuit.notes.get("stress"):
+        shown = ", ".join(f"{s['diverged']} of {s['windows']} {kind}" for kind, s in held.items())
+        console.print(f"odd windows that diverged when it was made: {shown}")
     console.print()
     console.heading("counts per site, in depth order")
     console.table(

@@ -24,6 +24,8 @@ EXAMPLES = """  heat train default -o out/heat
   heat train default --preset depth-only -o out/depth-only
   torchrun --nproc-per-node 2 -m heatfhe.cli train default -o out/heat
 """
+STRESSED = 8  # odd windows of each kind that a finished circuit is shown
+CARD = ("windows", "positions", "diverged", "outside", "faint")  # what its card keeps of them
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Train, save, export."""
     import torch
 
+    from heatfhe.evaluation import STRESS_HEADERS, stress_prepared, stress_rows
     from heatfhe.lowering import export
     from heatfhe.sites import prepare, save_prepared
     from heatfhe.training import Stopped, preset, recipe, train
@@ -93,7 +96,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return 0
     save_prepared(prepared, args.out / "model")
     place, name = args.out / "circuit", f"{Path(args.model).name}-{args.preset}"
-    circuit = export(prepared, trained.calibration, place, tokenizer=folder, name=name)
+    kinds = stress_rows(held_out.rows[:, :-1], prepared.architecture.shape.vocabulary, chosen.context, STRESSED)
+    stress = stress_prepared(prepared, kinds, batch=4, reporter=console.reporter)
+    notes = {"stress": {s.kind: {k: getattr(s, k) for k in CARD} for s in stress}}
+    circuit = export(prepared, trained.calibration, place, tokenizer=folder, name=name, notes=notes)
     before, after = trained.seed_iterations, trained.iterations
     rows = [(family, before.get(family, "-"), count) for family, count in after.items()]
     console.table(("family", "calibrated", "learned"), [*rows, ("all", sum(before.values()), sum(after.values()))])
@@ -104,8 +110,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
             f"{trained.diverged} held-out windows diverge once the guards are gone. In the first, {trained.left}. "
             f"Train again with --margin {chosen.margin + 0.1:.2g}, into another folder"
         )
+    console.table(STRESS_HEADERS, [s.row() for s in stress])
+    if lost := sum(s.diverged for s in stress):
+        console.warn(
+            f"{lost} of {sum(s.windows for s in stress)} odd windows diverge: on such input the circuit gives nothing "
+            f"of use. Train again with --odd {min(0.5, 2 * max(chosen.odd_share, 0.02)):.2g}, into another folder; "
+            f"heat stress {place} shows more"
+        )
     console.print(f"circuit: {place}    next: heat plan {place} --params insecure-native-12")
-    facts = {"iterations": after, "calibrated": before, "circuit": str(place), "digest": circuit.digest}
+    facts = {
+        "stress": [s.as_json() for s in stress],
+        "iterations": after,
+        "calibrated": before,
+        "circuit": str(place),
+        "digest": circuit.digest,
+    }
     shown = ("validation", "deployed", "diverged", "updates", "skipped", "seconds")
     console.json(facts | {k: getattr(trained, k) for k in shown})
     return 0

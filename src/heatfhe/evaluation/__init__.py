@@ -18,15 +18,20 @@ from heatfhe.evaluation.fidelity import (
     perplexity,
 )
 from heatfhe.evaluation.noisy import noise_tap, under_noise
+from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
+from heatfhe.evaluation.stress import SiteStress, Stress, stress_circuit, stress_prepared, stress_rows, text_rows
 
 __all__ = [
     "COMPARISON_HEADERS",
+    "STRESS_HEADERS",
     "ComparisonRow",
     "Drift",
     "Endpoint",
     "Evaluation",
     "Fidelity",
     "FreeRun",
+    "SiteStress",
+    "Stress",
     "compare_circuit",
     "comparison_markdown",
     "comparison_row",
@@ -41,5 +46,9 @@ __all__ = [
     "noise_tap",
     "perplexity",
     "sample_windows",
+    "stress_circuit",
+    "stress_prepared",
+    "stress_rows",
+    "text_rows",
     "under_noise",
 ]

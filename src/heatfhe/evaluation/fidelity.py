@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe import records
 from heatfhe.errors import ConfigError
 
 Logits = NDArray[np.float64]
-COLLAPSE_FACTOR = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def kl_divergence(clear: Logits, run: Logits) -> NDArray[np.float64]:
 def diverged(run: Logits, largest: float) -> NDArray[np.bool_]:
     """Positions that are non-finite or beyond ten times the calibrated maximum."""
     with np.errstate(invalid="ignore"):
-        return np.asarray(~np.isfinite(run).all(axis=-1) | (np.abs(run).max(axis=-1) > COLLAPSE_FACTOR * largest))
+        return np.asarray(records.diverged(run, largest))
 
 
 def cross_entropy(logits: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -20,12 +20,13 @@ READERS = {"z": "goldschmidt", "root": "newton", "scores": "init", "sum": "init"
 def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
     """The first site in depth order whose input leaves its fitted domain, or is not finite, on these tokens."""
     found: list[str] = []
+    domains = {} if prepared.calibration is None else prepared.calibration.domains()
 
     def tap(name: str, value: Tensor) -> Tensor:
         if not found:
             owner, _, part = name.rpartition("/")
             site = f"{owner}/{READERS[part]}" if part in READERS else owner if part == "in" else name
-            lo, hi = _domain(prepared, owner, part)
+            lo, hi = domains.get(name, (-math.inf, math.inf))
             inputs = _as_compared(part, value)
             least, most = float(inputs.min()), float(inputs.max())
             if not bool(torch.isfinite(inputs).all()):
@@ -38,23 +39,6 @@ def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
     with prepared.tapped(tap):
         prepared(tokens)
     return found[0] if found else "no site left its domain; the loss itself went astray"
-
-
-def _domain(prepared: Prepared, owner: str, part: str) -> tuple[float, float]:
-    """Where a value may lie; one that goes into a root or a reciprocal may be anything above zero but too large."""
-    known = prepared.calibration
-    if known is not None and part == "z" and owner in known.norms:
-        return 0.0, known.norms[owner].fit.hi
-    if known is not None and owner in known.softmaxes:
-        fit = known.softmaxes[owner].fit
-        if part == "scores":
-            return fit.lo, fit.hi
-        if part in ("sum", "sum2"):
-            return 0.0, fit.init.hi if part == "sum" or fit.refine is None else fit.refine.hi
-    if known is not None and part == "in" and owner in known.activations:
-        bound = known.activations[owner].fit.bound
-        return -bound, bound
-    return -math.inf, math.inf
 
 
 def _as_compared(part: str, value: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -40,11 +41,18 @@ def task_loss(logits: Tensor, targets: Tensor, weights: Tensor | None = None) ->
 
 @torch.no_grad()
 def window_losses(prepared: Prepared, rows: Tensor, size: int, mode: Mode = "deployed") -> Tensor:
-    """The task loss of each window (N, context + 1), ``size`` at a time: (N,) in float64."""
+    """The task loss of each window (N, context + 1), ``size`` at a time: (N,) in float64, infinite if it diverges.
+
+    Of an exact model, which nothing makes diverge, the loss itself.
+    """
     found: list[Tensor] = []
     for part in rows.split(size):
         logits = prepared.logits(part[:, :-1], mode=mode)
-        found += [task_loss(own[None], row[None, 1:]) for own, row in zip(logits, part, strict=True)]
+        own = [task_loss(one[None], row[None, 1:]) for one, row in zip(logits, part, strict=True)]
+        if mode != "exact" and prepared.calibration is not None:
+            wild = prepared.calibration.diverged(logits).any(-1)
+            own = [loss.new_tensor(math.inf) if bad else loss for loss, bad in zip(own, wild.tolist(), strict=True)]
+        found += own
     return torch.stack(found).double()
 
 

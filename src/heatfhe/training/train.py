@@ -29,7 +29,7 @@ from heatfhe.training.checkpoint import PHASES, Position
 from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import first_to_leave
 from heatfhe.training.journal import Journal
-from heatfhe.training.loop import Run, run_phase, useless
+from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import window_losses
 from heatfhe.training.recipe import Recipe
 
@@ -276,7 +276,7 @@ def _deployed(run: Run) -> tuple[float, int, str]:
     size = max(1, recipe.micro_tokens // recipe.context)
     rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
     loss = window_losses(prepared, rows, max(1, size // 8))  # whole score matrices are held there
-    bad = torch.nonzero(~(loss <= useless(prepared))).flatten().tolist()
+    bad = torch.nonzero(~torch.isfinite(loss)).flatten().tolist()
     left = first_to_leave(prepared, rows[bad[0], :-1][None]) if bad else ""
     return math.inf if bad else float(loss.mean()), len(bad), left
 
