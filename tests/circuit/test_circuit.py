@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatfhe.circuit import Cache, Circuit, embed, forward, show
+from heatfhe.circuit.forward import one_hot
 from heatfhe.errors import ConfigError, SiteError
 from tests.tiny import tiny_circuit
 
@@ -122,3 +123,21 @@ def test_the_text_form_names_every_stage(circuit: Circuit) -> None:
     text = show(circuit)
     assert text.count("\n") == len(circuit.stages) + 2
     assert "h.1.attn.out = attention(h.1.attn.qkv)" in text
+
+
+def test_a_row_that_vanishes_is_said(
+    circuit: Circuit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second row is fed back at a trillionth of its size, the fourth is not finite."""
+    held = circuit.generate([1, 2, 3], 4)
+    assert min(held.leaders) > 0.5
+    assert not caplog.records
+    sizes = iter([1.0, 1e-12, 1.0, np.nan])
+    own = one_hot
+    monkeypatch.setattr("heatfhe.circuit.circuit.one_hot", lambda c, logits: next(sizes) * own(c, logits))
+    out = circuit.generate([1, 2, 3], 4)
+    assert [leader > 0.5 for leader in out.leaders] == [True, False, True, False]
+    assert out.leaders[3] == 0.0
+    said = [record.getMessage() for record in caplog.records]
+    assert [words.split(":")[0] for words in said] == ["token 2", "token 4"]
+    assert "weak copy of the word" in said[0]

@@ -17,7 +17,7 @@ from heatfhe.client import Sampler, check_config, load_keyring
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.layout import Layout
 from heatfhe.client.pending import PendingJob, PendingJobs
-from heatfhe.client.read import read_logits, read_token, round_to_bits
+from heatfhe.client.read import is_faint, read_logits, read_token, round_to_bits
 from heatfhe.client.trust import key_request as client_request
 from heatfhe.client.trust import trusted_bits
 from heatfhe.engine import KeyRequest
@@ -248,6 +248,8 @@ def test_reading_names_a_position_and_never_a_value() -> None:
     assert read_token(row, 3) == (5, False)
     row[6] = 0.6
     assert read_token(row, 3) == (5, True)
+    assert not is_faint(row)
+    assert is_faint(0.4 * row / row.max())
     for broken in (np.zeros(16), np.full(16, np.nan), row * 100):
         with pytest.raises(DecryptError, match="position 7") as caught:
             read_token(broken, 7)

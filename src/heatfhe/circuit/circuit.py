@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,10 +18,11 @@ from heatfhe.circuit.fold import Folded, fold
 from heatfhe.circuit.forward import Cache, Rows, Tap, embed, forward, no_tap, one_hot
 from heatfhe.circuit.spec import check
 from heatfhe.errors import ConfigError
-from heatfhe.records import Calibration
+from heatfhe.records import FAINT_LEADER, Calibration
 from heatfhe.stages import Shape, Stage
 
 Tokens = NDArray[np.int64]
+log = logging.getLogger(__name__)
 _ROWS = 256  # rows of a sequence run at once
 
 
@@ -31,6 +33,16 @@ class Generation:
     tokens: list[int]
     one_hots: list[Rows]
     logits: list[Rows]
+
+    @property
+    def leaders(self) -> list[float]:
+        """The largest entry of every row: about 1 where a word was chosen, near 0 where the choice vanished."""
+        return [leader_of(row) for row in self.one_hots]
+
+
+def leader_of(row: Rows) -> float:
+    """The largest entry of a near one-hot row; 0 of one that is not finite."""
+    return float(row.max()) if np.isfinite(row).all() else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +91,10 @@ class Circuit:
         return np.concatenate(parts, axis=-2)
 
     def generate(self, prompt: Sequence[int], count: int, *, tap: Tap = no_tap) -> Generation:
-        """Free running as an engine does it: each near one-hot row, not the token it names, is fed back."""
+        """Free running as an engine does it: each near one-hot row, not the token it names, is fed back.
+
+        A row that vanishes is logged as a warning: the tokens after it have lost what they follow.
+        """
         if count < 1:
             raise ConfigError(f"generate needs a count of at least 1, got {count}")
         cache = Cache()
@@ -94,6 +109,12 @@ class Circuit:
             out.tokens.append(int(np.argmax(hot)))
             out.one_hots.append(hot)
             out.logits.append(logits)
+            if (leader := leader_of(hot)) < FAINT_LEADER:
+                log.warning(
+                    "token %d: its near one-hot row has a leader of %.2g where a clean choice has 1; what is fed back "
+                    "is a weak copy of the word, and tokens after it may mean nothing. Run heat stress on it",
+                    len(out.tokens), leader,
+                )  # fmt: skip
             if cache.length < self.shape.context:
                 x = self.folded.placed((hot @ self.folded.token)[None, :], cache.length)
         return out

@@ -92,8 +92,19 @@ def _ask(client: Client, args: argparse.Namespace, console: Console) -> dict[str
         console.print(f"session {talk.session}")
     made = list(_shown(client, stream, console))
     reporter.done("generate")
+    if talk.faint:
+        console.warn(
+            f"{talk.faint} of {len(made)} tokens were chosen faintly: the server fed back a weak copy of the word, and "
+            "what follows may mean nothing. This circuit does not hold on such a prompt; ask its owner for heat stress"
+        )
     kept = {"session": talk.session} if args.keep else {}
-    return {"tokens": made, "text": client.bundle.decode(made), "near_ties": talk.near_ties, **kept}
+    return {
+        "tokens": made,
+        "text": client.bundle.decode(made),
+        "near_ties": talk.near_ties,
+        "faint": talk.faint,
+        **kept,
+    }
 
 
 def _shown(client: Client, tokens: Any, console: Console) -> Any:

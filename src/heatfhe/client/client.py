@@ -245,6 +245,7 @@ class Client:
             session=conversation.session,
             seconds=time.monotonic() - began,
             near_ties=conversation.near_ties,
+            faint=conversation.faint,
         )
 
     def stream(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import DecryptError
+from heatfhe.records import FAINT_LEADER
 
 Real = NDArray[np.float64]
 NO_RETRY = "The client does not retry, because a retry would reveal the failure. Run it again if you accept that leak."
@@ -24,6 +25,11 @@ def read_token(row: Real, position: int) -> tuple[int, bool]:
         raise DecryptError(f"the output at position {position} is not a plausible choice of one word. {NO_RETRY}")
     second = float(np.partition(row, -2)[-2])
     return int(np.argmax(row)), second > 0.5 * leader
+
+
+def is_faint(row: Real) -> bool:
+    """Whether a plausible row is a faint choice: what the server fed back is a weak copy of the word."""
+    return float(row.max()) < FAINT_LEADER
 
 
 def read_logits(row: Real, position: int) -> Real:

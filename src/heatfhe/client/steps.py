@@ -16,7 +16,7 @@ from heatfhe.client.jobs import Jobs, Sent
 from heatfhe.client.layout import Layout
 from heatfhe.client.link import Link
 from heatfhe.client.pending import PendingJob, PendingJobs
-from heatfhe.client.read import read_logits, read_token, round_to_bits
+from heatfhe.client.read import is_faint, read_logits, read_token, round_to_bits
 from heatfhe.client.sampling import Sampler
 from heatfhe.client.talk import Conversation
 from heatfhe.engine import Keyring
@@ -108,9 +108,11 @@ class Steps:
         """Read the word of a step; True if it ends the text."""
 
         def read() -> int:
-            token, tie = read_token(self._decrypt(parts), len(talk.tokens))
+            row = self._decrypt(parts)
+            token, tie = read_token(row, len(talk.tokens))
             talk.tokens.append(token)
             talk.near_ties += tie
+            talk.faint += is_faint(row)
             return token
 
         token = out.attempt(read)

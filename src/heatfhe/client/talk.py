@@ -11,6 +11,8 @@ class Answer:
     """A finished generation. ``tokens`` are all that were asked for; ``text`` ends where the model ended it.
 
     ``near_ties`` counts steps whose runner-up came above half of the leader: what was fed back there was a mixture.
+    ``faint`` counts steps whose leader came below half of a clean choice: a weak copy of the word was fed back, and the
+    tokens after it may mean nothing.
     """
 
     text: str
@@ -18,6 +20,7 @@ class Answer:
     session: str
     seconds: float
     near_ties: int = 0
+    faint: int = 0
 
 
 @dataclass(slots=True)
@@ -31,4 +34,5 @@ class Conversation:
     position: int = 0
     pending: bool = False
     near_ties: int = 0
+    faint: int = 0
     tokens: list[int] = field(default_factory=list)
