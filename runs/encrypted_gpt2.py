@@ -2,7 +2,7 @@
 """GPT-2 small under encryption at 128 bits on one GPU, in stages: train a HEAT circuit, then plan, make keys, run it.
 
     python runs/encrypted_gpt2.py train --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out OUT [--share 1.0]
-        [--preset heat] [--solver plain]
+        [--preset heat] [--solver plain] [--odd 0.04] [--also CODE.npy ...]
     python runs/encrypted_gpt2.py stress --model OUT/model --heldout TOKENS.npy --out OUT [--texts A.npy B.npy]
     python runs/encrypted_gpt2.py calibrate --checkpoint DIR --train TOKENS.npy --out OUT
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--tokens 16] [--prompt 8]
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 CACHE = 60 << 30  # diagonals stay on the GPU
 CLEAR_CACHE = 8 << 30  # and the clear engine's in memory: making them takes 30 times as long as a position
 CONTEXT = 128
+ALSO = 0.04  # share of the training windows that each further text takes at most, as in heat train
 CALIBRATED = 128  # windows that the parent is calibrated on
 SIGMAS = (1e-7, 2e-7)  # a refresh's noise as measured on a GPU, and as the parameter set states it
 JOBS: dict[str, Any] = {}  # what forked processes find
@@ -72,17 +73,22 @@ def train_stage(args: argparse.Namespace) -> None:
     from transformers import AutoModelForCausalLM
 
     from heatfhe.lowering import export
+    from heatfhe.odd import beside, some_of
     from heatfhe.sites import prepare, save_prepared
     from heatfhe.training import cut, preset, recipe, train
 
     torch.set_float32_matmul_precision("high")
     journal = Journal(args.out / "train.jsonl")
     chosen = preset(args.preset, recipe("gpt2-small", args.solver).scaled(args.share))
-    journal.write("recipe", digest=chosen.digest, **chosen.as_json())
+    chosen = chosen if args.odd is None else replace(chosen, odd_share=args.odd)
+    journal.write("recipe", digest=chosen.digest, also=[path.stem for path in args.also], **chosen.as_json())
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
     prepared = prepare(parent.to("cuda" if torch.cuda.is_available() else "cpu").eval())
     windows, held = (cut(np.load(p).astype(np.int64), chosen.context) for p in (args.train, args.heldout))
     held = replace(held, rows=held.rows[:8])
+    count = beside(ALSO, len(windows.rows))
+    for path in args.also:
+        windows = windows.mixed(some_of(cut(np.load(path).astype(np.int64), chosen.context).rows, count))
     trained = train(prepared, windows, chosen, held_out=held, tensorboard=False)
     shown = ("iterations", "seed_iterations", "seconds", "validation", "deployed", "diverged", "left", "skipped")
     facts = {name: getattr(trained, name) for name in shown}
@@ -375,6 +381,8 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the recipe's updates")
     parser.add_argument("--preset", default="heat", help="heat, control, control-distilled ...")
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
+    parser.add_argument("--odd", type=float, help="share of odd windows (default: the recipe's)")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="token ids of other text to mix in")
     parser.add_argument("--model", type=Path, help="folder of the trained model (default: OUT/model)")
     parser.add_argument(
         "--texts", type=Path, nargs="*", default=[], help="token ids of further texts to stress it with"

@@ -34,6 +34,7 @@ MISTAKES = {
     "serve": ["nowhere", "--params", PARAMS, "--folder", "served", "--insecure"],
     "bench-engine": ["clear", "--params", "no-such-set"],
     "measure-noise": ["clear", "--params", "no-such-set"],
+    "stress": ["nowhere"],
     "evaluate": ["nowhere"],
     "drift": ["nowhere", "--params", PARAMS],
     "keygen": [],
@@ -67,8 +68,8 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     assert "--quiet" in text
 
 
-def test_there_are_eighteen_commands_and_a_mistake_for_each() -> None:
-    assert len(COMMANDS) == 18
+def test_there_are_nineteen_commands_and_a_mistake_for_each() -> None:
+    assert len(COMMANDS) == 19
     assert sorted(MISTAKES) == sorted(COMMANDS)
 
 
@@ -108,6 +109,7 @@ def test_json_and_quiet_of_every_command_without_server_or_torch(
         "inspect": ["tiny"],
         "report": ["tiny", "--params", "none", "-o", "page.html"],
         "plan": ["tiny", "--params", PARAMS, "--costs", "unit"],
+        "stress": ["tiny", "--windows", "1", "--positions", "4"],
         "evaluate": ["tiny", "--params", PARAMS, "--positions", "1", "--costs", "unit"],
         "drift": ["tiny", "--params", PARAMS, "--windows", "1", "--positions", "2"],
         "bench-engine": ["clear", "--params", PARAMS, "--repeats", "1", "--levels", "1"],
