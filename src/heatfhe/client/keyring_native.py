@@ -52,8 +52,7 @@ class NativeKeyring(KeepsSecret):
 
     def encrypt(self, values: Slots, *, level: int) -> bytes:
         """A fresh ciphertext, in wire form: half of it is a seed."""
-        if not 0 <= level <= self._request.params.levels:
-            raise ConfigError(f"values are encrypted at levels 0 to {self._request.params.levels}, got {level}")
+        self._request.check_level(level)
         return self._archive.dump_fresh(self._maker.encrypt(np.asarray(values), level + self._native.floor))
 
     def decrypt(self, blob: bytes) -> NDArray[np.complex128]:

@@ -28,7 +28,7 @@ from heatfhe.engine.openfhe import (
     seal,
     unseal,
 )
-from heatfhe.errors import ConfigError, DecryptError, EngineError, FileFormatError, WireError
+from heatfhe.errors import DecryptError, EngineError, FileFormatError, WireError
 from heatfhe.files import atomic_write
 from heatfhe.planning import openfhe_params
 
@@ -62,8 +62,7 @@ class OpenFHEKeyring(KeepsSecret):
 
     def encrypt(self, values: Slots, *, level: int) -> bytes:
         """A fresh ciphertext, in wire form."""
-        if not 0 <= level <= self._request.params.levels:
-            raise ConfigError(f"values are encrypted at levels 0 to {self._request.params.levels}, got {level}")
+        self._request.check_level(level)
         with refusals("encrypt"):
             fresh = self._context.cc.Encrypt(self._public, self._context.encode(values, level))
         return self._context.dump(fresh)

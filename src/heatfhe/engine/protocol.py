@@ -155,6 +155,11 @@ class KeyRequest:
             object.__setattr__(self, "rotation_levels", tuple(highest[k] for k in self.rotations))
         object.__setattr__(self, "bootstrap_periods", tuple(sorted(set(self.bootstrap_periods))))
 
+    def check_level(self, level: int) -> None:
+        """Refuse a level at which nothing is encrypted."""
+        if not 0 <= level <= self.params.levels:
+            raise ConfigError(f"values are encrypted at levels 0 to {self.params.levels}, got {level}")
+
     def reach(self, slots: int) -> dict[int, int]:
         """The highest level of each rotation, reduced to the slots."""
         out: dict[int, int] = {}
