@@ -6,7 +6,7 @@
 
 Token arrays are one-dimensional integers. One GPU; every job prints one JSON line when it ends, and is left out when
 the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint. The recipe is that of
-``heat train``, with nothing changed; --share shortens it for a trial.
+``heat train``; --share shortens it for a trial, --odd changes the share of odd windows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--jobs", default="calibrated,heat-plain,control,heat-relaxed")
     parser.add_argument("--recipe", default="gpt2-small")
     parser.add_argument("--share", type=float, default=1.0)
+    parser.add_argument("--odd", type=float, help="share of odd windows (default: the recipe's)")
     parser.add_argument("--windows", type=int, default=10**6, help="at most so many held-out windows are measured")
     parser.add_argument("--seconds", type=float, default=560.0)
     args = parser.parse_args()
@@ -100,6 +102,7 @@ def main() -> None:
         else:
             which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
             chosen = preset(which, recipe(args.recipe, solver).scaled(args.share))
+            chosen = chosen if args.odd is None else replace(chosen, odd_share=args.odd)
             trained = train(
                 prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False
             )

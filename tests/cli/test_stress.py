@@ -44,6 +44,8 @@ def test_every_kind_and_a_text_of_ones_own(tmp_path: Path, capsys: pytest.Captur
     [
         (["short.npy"], "short.npy holds 31 tokens, a window of this stress has 128"),
         (["gone.txt"], "gone.txt: cannot be read as text"),
+        (["large.npy"], "large.npy: token 1024 is none of the 1024 of default-heat"),
+        (["negative.npy"], "negative.npy: token -1 is none of the 1024"),
         (["square.npy"], "expected one row of integer token ids"),
         (["--kinds", "rude"], "'rude' is no kind of them; have: random, shuffled, repeated, replaced"),
         (["--positions", "129"], "--positions lies between 2 and the circuit's context of 128"),
@@ -52,6 +54,8 @@ def test_every_kind_and_a_text_of_ones_own(tmp_path: Path, capsys: pytest.Captur
 )
 def test_refusals(more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "short.npy", np.arange(31))
+    np.save(tmp_path / "large.npy", np.arange(1025))
+    np.save(tmp_path / "negative.npy", np.arange(-1, 400))
     np.save(tmp_path / "square.npy", np.zeros((4, 40)))
     given = [str(tmp_path / part) if part.endswith((".npy", ".txt")) else part for part in more]
     assert main(["stress", "default", *given]) == 1

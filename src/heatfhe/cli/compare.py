@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sigma", type=float, default=SIGMA, help=f"refresh noise (default {SIGMA:g}, the paper's)")
     parser.add_argument("--windows", type=int, default=32, help="held-out windows measured (default 32)")
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
+    parser.add_argument("--odd", type=float, metavar="SHARE", help="of odd windows, 0 to 0.5 (default: the recipe's)")
     parser.add_argument(
         "--params",
         help="parameter sets, with commas: noise enters at the bootstraps of each one's plan (default: at every site)",
@@ -67,7 +68,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     named = args.recipe or ("default-model" if args.model == "default" else "gpt2-small")
 
     def base(solver: str) -> Recipe:
-        return replace(recipe(named, solver).scaled(args.share), fixed_total=args.fixed_total)
+        chosen = replace(recipe(named, solver).scaled(args.share), fixed_total=args.fixed_total)
+        return chosen if args.odd is None else replace(chosen, odd_share=args.odd)
 
     jobs = make_jobs(base, args.presets.split(","), _numbers(args.seeds))
     work = Comparison(

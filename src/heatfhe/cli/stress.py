@@ -78,6 +78,12 @@ def _tokens(path: Path, circuit: Circuit) -> Any:
             raise DataError(f"{path}: not an array of token ids ({err})") from err
         if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
             raise DataError(f"{path}: expected one row of integer token ids, found {found.dtype} of {found.shape}")
+        for end in (found.min(initial=0), found.max(initial=0)):
+            if not 0 <= end < circuit.shape.vocabulary:
+                raise DataError(
+                    f"{path}: token {end} is none of the {circuit.shape.vocabulary} of {circuit.name}; encode the text "
+                    "with the circuit's own tokenizer"
+                )
         return found
     try:
         return _encode(path.read_text(encoding="utf-8"), circuit)
