@@ -49,12 +49,35 @@ def test_replaced_rows_keep_a_random_share_of_the_text() -> None:
     assert 0.35 < float(np.mean(kept)) < 0.65
 
 
+def test_runs_repeat_a_pattern_in_stretches_of_text() -> None:
+    rows = made("runs", 200)
+    kept = np.array([max((row == text).mean() for text in TEXT) for row in rows])
+    single = np.array([longest_run(row) for row in rows])  # the text itself never repeats a token
+    assert (kept > 0.1).mean() > 0.8  # text is left around them
+    assert (kept < 0.9).mean() > 0.8
+    assert single.min() == 1  # patterns of several tokens only
+    assert (single >= 4).mean() > 0.6
+    assert single.max() > 40
+    own = np.isin(rows, TEXT).all(axis=1)
+    assert 0.1 < own.mean() < 0.6  # of patterns taken from the text, where others come from the whole vocabulary
+
+
+def longest_run(row: np.ndarray) -> int:
+    ends = np.flatnonzero(np.diff(row, prepend=-1, append=-1))
+    return int(np.diff(ends).max())
+
+
+def test_older_kinds_are_the_rows_they_were() -> None:
+    four = odd_rows(("random", "shuffled", "repeated", "replaced"), 8, TEXT, VOCABULARY, 0)
+    assert four.sum(axis=1).tolist() == [183734, 6305, 162155, 36228, 138617, 7930, 194939, 80781]
+
+
 def test_kinds_take_turns_and_seeds_differ() -> None:
-    rows = odd_rows(KINDS, 8, TEXT, VOCABULARY, 3)
-    assert np.array_equal(rows, odd_rows(KINDS, 8, TEXT, VOCABULARY, 3))
-    assert not np.array_equal(rows, odd_rows(KINDS, 8, TEXT, VOCABULARY, 4))
-    assert all(len(np.unique(rows[i])) <= 8 for i in (2, 6))
-    assert all(len(np.unique(rows[i])) > 30 for i in (0, 1, 4, 5))
+    rows = odd_rows(KINDS, 10, TEXT, VOCABULARY, 3)
+    assert np.array_equal(rows, odd_rows(KINDS, 10, TEXT, VOCABULARY, 3))
+    assert not np.array_equal(rows, odd_rows(KINDS, 10, TEXT, VOCABULARY, 4))
+    assert all(len(np.unique(rows[i])) <= 8 for i in (2, 7))
+    assert all(len(np.unique(rows[i])) > 30 for i in (0, 1, 5, 6))
 
 
 @given(count=st.integers(1, 400), share=st.floats(0.01, 0.5))

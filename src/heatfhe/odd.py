@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
 
-KINDS = ("random", "shuffled", "repeated", "replaced")
+KINDS = ("random", "shuffled", "repeated", "replaced", "runs")
 LONGEST_PATTERN = 8
+MOST_RUNS = 16
 Rows = NDArray[np.int64]
 
 
@@ -48,9 +49,11 @@ def odd_rows(kinds: Sequence[str], count: int, text: Rows, vocabulary: int, seed
     ``shuffled``  a row of the text in random order.
     ``repeated``  a random pattern of 1 to 8 tokens, tiled.
     ``replaced``  a row of the text with a random share of its tokens replaced by uniform ones.
+    ``runs``      a row of the text with 1 to 16 stretches, short and long, in which one to eight tokens of the
+                  text or of the vocabulary repeat: indented source code, tables, rules of dashes.
     """
     check_kinds(kinds)
-    rng = np.random.default_rng([seed, len(KINDS)])
+    rng = np.random.default_rng([seed, 4])  # 4: the rows of older kinds stay what they were
     made = np.empty((count, text.shape[1]), dtype=np.int64)
     for i in range(count):
         made[i] = _row(kinds[i % len(kinds)], rng, text, vocabulary)
@@ -67,7 +70,22 @@ def _row(kind: str, rng: np.random.Generator, text: Rows, vocabulary: int) -> ND
     row = text[rng.integers(0, len(text))]
     if kind == "shuffled":
         return np.asarray(rng.permutation(row))
+    if kind == "runs":
+        return _with_runs(rng, row, text, noise)
     return np.where(rng.random(width) < rng.random(), noise, row)
+
+
+def _with_runs(rng: np.random.Generator, row: Rows, text: Rows, noise: NDArray[Any]) -> Rows:
+    made, width = row.copy(), len(row)
+    pattern = noise[:0]
+    for _ in range(int((MOST_RUNS + 1) ** rng.random())):
+        if not len(pattern) or rng.random() < 0.5:  # else the last one again, as the indent of the next line
+            source = noise if rng.random() < 0.5 else text[rng.integers(0, len(text))]
+            size = rng.integers(1, LONGEST_PATTERN + 1) if rng.random() < 0.5 else 1
+            pattern = np.resize(np.roll(source, -rng.integers(0, width)), size)
+        run = made[rng.integers(0, width) :][: int(2 * (width / 2) ** rng.random())]  # 2 tokens to all, evenly in log
+        run[:] = np.resize(pattern, len(run))
+    return made
 
 
 def some_of(rows: Rows, count: int) -> Rows:

@@ -34,7 +34,7 @@ def test_every_kind_and_a_text_of_ones_own(tmp_path: Path, capsys: pytest.Captur
     assert main(["stress", "default-calibrated", str(story), str(ids), "--windows", "3", "--positions", "16"]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
     assert [line[:3] for line in shown] == [
-        ["random", "3", "0"], ["shuffled", "3", "0"], ["repeated", "3", "0"], ["replaced", "3", "0"],
+        ["random", "3", "0"], ["shuffled", "3", "0"], ["repeated", "3", "0"], ["replaced", "3", "0"], ["runs", "3", "0"],
         ["story.txt", "3", "0"], ["ids.npy", "2", "0"],
     ]  # fmt: skip
 
@@ -47,7 +47,7 @@ def test_every_kind_and_a_text_of_ones_own(tmp_path: Path, capsys: pytest.Captur
         (["large.npy"], "large.npy: token 1024 is none of the 1024 of default-heat"),
         (["negative.npy"], "negative.npy: token -1 is none of the 1024"),
         (["square.npy"], "expected one row of integer token ids"),
-        (["--kinds", "rude"], "'rude' is no kind of them; have: random, shuffled, repeated, replaced"),
+        (["--kinds", "rude"], "'rude' is no kind of them; have: random, shuffled, repeated, replaced, runs"),
         (["--positions", "129"], "--positions lies between 2 and the circuit's context of 128"),
         (["--windows", "0"], "--windows and --batch are at least 1"),
     ],

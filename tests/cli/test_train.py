@@ -71,7 +71,7 @@ def test_train_writes_a_run_and_goes_on_from_it(
     assert circuit.digest == body["digest"]
     assert circuit.name == "tiny-heat"  # no path in it
     assert circuit.calibration.iterations() == body["iterations"]
-    kinds = ["random", "shuffled", "repeated", "replaced"]
+    kinds = ["random", "shuffled", "repeated", "replaced", "runs"]
     assert [(s["kind"], s["windows"], s["positions"]) for s in body["stress"]] == [(kind, 8, 16) for kind in kinds]
     card = circuit.notes["stress"]
     assert {k: card[k]["diverged"] for k in kinds} == {s["kind"]: s["diverged"] for s in body["stress"]}

@@ -97,7 +97,7 @@ def test_torch_and_numpy_agree(tmp_path: Path) -> None:
     circuit = export(prepared, prepared.calibration, tmp_path / "circuit", name="tiny")
     text = np.tile(np.arange(16), (3, 1))
     given = stress_rows(text, 48, 16, 6)
-    assert list(given) == ["random", "shuffled", "repeated", "replaced"]
+    assert list(given) == ["random", "shuffled", "repeated", "replaced", "runs"]
     pairs = zip(stress_circuit(circuit, given), stress_prepared(prepared, given, batch=4), strict=True)
     left = 0
     for a, b in pairs:

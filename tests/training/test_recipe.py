@@ -78,7 +78,7 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"odd_share": -0.01}, r"odd_share is the share of such windows among all, in \[0, 0.5\]; got -0.01"),
         ({"odd_share": 0.51}, "got 0.51"),
         ({"odd_share": float("nan")}, "got nan"),
-        ({"odd_kinds": ("random", "rude")}, "'rude' is no kind of them; have: random, shuffled, repeated, replaced"),
+        ({"odd_kinds": ("random", "rude")}, "'rude' is no kind of them; have: random, shuffled, repeated, replaced, runs"),
         ({"odd_kinds": ()}, "an empty list is no kind"),
         ({"solver": "quick"}, "plain, relaxed"),
         ({"counts": "guessed"}, "learned, calibrated, fixed"),
@@ -140,7 +140,7 @@ def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) -> None:
     made = recipe(name)
-    assert (made.odd_share, made.odd_kinds) == (0.04, ("random", "shuffled", "repeated", "replaced"))
+    assert (made.odd_share, made.odd_kinds) == (0.04, ("random", "shuffled", "repeated", "replaced", "runs"))
     before = made.as_json()
     del before["odd_share"], before["odd_kinds"]
     old = Recipe.from_json(json.loads(json.dumps(before)))

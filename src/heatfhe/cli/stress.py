@@ -17,12 +17,12 @@ from heatfhe.errors import ConfigError, DataError
 from heatfhe.evaluation import STRESS_HEADERS, stress_circuit, stress_rows, text_rows
 from heatfhe.odd import KINDS
 
-HELP = """Run a circuit on windows no text looks like (random, shuffled, repeated and replaced tokens) and on any texts.
+HELP = """Run a circuit on windows no text looks like (random, shuffled, repeated or replaced tokens, runs), and on texts.
 
 A window diverges when its logits are lost: a user who types such a text gets nothing of use, and the server cannot
 know. One that leaves a domain was lucky. A faint window has a position whose choice of a word is below half of a clean
-one: what is fed back there is a weak copy of it. Shuffled and replaced windows need a text (the default model has its
-own); the excess is in widths of the domain."""
+one: what is fed back there is a weak copy of it. Shuffled and replaced windows and runs need a text (the default model
+has its own); the excess is in widths of the domain."""
 EXAMPLES = """  heat stress default
   heat stress out/heat/circuit code.txt letters.txt tokens.npy --windows 200
   heat stress default --kinds random,repeated --positions 32 --json
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print(f"circuit {circuit.name}: windows of {positions} tokens, no guards, float64")
     console.table(STRESS_HEADERS, [s.row() for s in found])
     if own is None:
-        console.print("no text was given: nothing was shuffled and no tokens were replaced")
+        console.print("no text was given: nothing was shuffled, no tokens were replaced")
     if lost := sum(s.diverged for s in found):
         console.warn(
             f"{lost} windows of {sum(s.windows for s in found)} diverge: on such input the circuit gives nothing of "

@@ -75,7 +75,7 @@ class Stress:
 def stress_rows(
     text: Rows | None, vocabulary: int, positions: int, count: int, *, seed: int = 0, kinds: Sequence[str] = KINDS
 ) -> dict[str, Rows]:
-    """``count`` odd windows of each kind; without a text there is nothing to shuffle or to replace tokens in."""
+    """``count`` odd windows of each kind; without a text there is nothing to shuffle or to change."""
     usable = kinds if text is not None else [kind for kind in kinds if kind in ("random", "repeated")]
     like = np.zeros((1, positions), dtype=np.int64) if text is None else text
     return {kind: odd_rows([kind], count, like, vocabulary, seed) for kind in usable}
