@@ -31,7 +31,7 @@ test-pythons: ## the package without torch on Python 3.10 to 3.13
 
 test-gpu: ## tests that need an NVIDIA GPU; PYTHON=python3 runs them on that Python as it is
 	@python=$(PYTHON); if [ -z "$$python" ]; then python=$(MAIN)/bin/python; fi; \
-	 $$python $(PYTEST) $$(grep -rl "mark.gpu" tests --include="*.py") -m gpu
+	 $$python $(PYTEST) -o addopts="-q -ra --durations=10" $$(grep -rl "mark.gpu" tests --include="*.py") -m gpu # plugins may be missing
 
 check: ## ruff, mypy strict, walls between rooms, docs
 	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_shape.py tests/test_exports.py tests/test_import.py tests/test_docs.py
