@@ -115,15 +115,20 @@ class Scheme:
         return self.decrypt(a) - np.tile(wanted, self.slots // len(wanted))
 
 
+def plain_scale(e: Evaluator, a: Ciphertext) -> float:
+    """The scale of a factor whose product with ``a``, at any scale, is canonical one level down."""
+    return e.ring.scales[a.level - 1] * float(e.ring.ratio(a.level, a.level - 1)) / a.scale
+
+
 def times_constant(e: Evaluator, a: Ciphertext, value: float) -> Ciphertext:
     """The product with a constant as engines make it: a factor of the division that ends it."""
-    scale = e.plain_scale(a.level, a.scale)
+    scale = plain_scale(e, a)
     return e.rescale(Ciphertext(a.level, a.scale * scale, a.data), factor=round(value * scale))
 
 
 def times_plain(e: Evaluator, pairs: list[tuple[Ciphertext, NDArray[Any]]]) -> Ciphertext:
     """The sum of products with slots as engines make it: plaintexts on one scale, one rescale."""
     a, ring = pairs[0][0], e.ring
-    scale, rows = e.plain_scale(a.level, a.scale), ring.rows(a.level)
+    scale, rows = plain_scale(e, a), ring.rows(a.level)
     data = ring.kernels.product_sum([(x.data, ring.plaintext(values, scale, rows)) for x, values in pairs], rows)
     return e.rescale(Ciphertext(a.level, a.scale * scale, data))

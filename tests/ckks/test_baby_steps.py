@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_matrices, shared_rotations, turn
-from heatfhe.ckks.bootstrapping.matrices import SplitMatrix
+from heatfhe.ckks.bootstrapping.matrices import SplitMatrix, slots_to_coeffs_matrices
 from heatfhe.ckks.bootstrapping.mod_raise import folded
-from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_matrices
 from heatfhe.ckks.keyset import key_ids
 from heatfhe.ckks.presets import native_params, native_set
 from heatfhe.errors import ConfigError

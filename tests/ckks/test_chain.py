@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heatfhe.ckks.chain import ChainSpec, check_security, make_chain, states
+from heatfhe.ckks.chain import Chain, ChainSpec, make_chain, states
 from heatfhe.ckks.kernels import ReferenceKernels
 from heatfhe.ckks.kernels.plans import division
+from heatfhe.ckks.params import Params
 from heatfhe.ckks.presets import native_params, native_presets, native_set
 from heatfhe.errors import ConfigError
 from tests.ckks.seeded import small_chain
@@ -59,7 +60,7 @@ def test_every_digit_of_every_level_fits_the_special_modulus(name: str) -> None:
         digits = chain.digits(level)
         assert [row for d in digits for row in d] == list(chain.rows(level))
         assert max(sum(math.log2(chain.moduli[r]) for r in d) for d in digits) <= chain.log_p
-        assert chain.digit_numbers(level)[-1] < chain.key_digits(level)
+        assert chain.rows(level)[-1] // len(chain.special) < chain.key_digits(level)
         assert set(chain.rows(level)) <= set(chain.key_rows(level))
 
 
@@ -83,12 +84,20 @@ def test_chains_of_other_scales(scale: int) -> None:
     assert max(abs(math.log2(s) - scale) for s in chain.scales()) < 0.02
 
 
+def claim(chain: Chain) -> Params:
+    return Params(
+        name="claim", engine="native", ring_dimension=chain.ring_dimension, levels=chain.normal_levels,
+        scale_bits=float(chain.scale_bits), log_qp=chain.log_qp, noise=2e-7, promised_bits=17.0, reach=16.0,
+    )  # fmt: skip
+
+
 def test_weak_chains_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"exceeds 868, the 128-bit bound"):
-        check_security(make_chain(ChainSpec(ring_dimension=1 << 15, scale_bits=40, levels=16, special=12)))
+        claim(make_chain(ChainSpec(ring_dimension=1 << 15, scale_bits=40, levels=16, special=12)))
     with pytest.raises(ConfigError, match="128-bit bound at ring dimension 2048"):
-        check_security(small_chain(2048))
-    check_security(make_chain(ChainSpec(ring_dimension=1 << 16, scale_bits=40, levels=16, special=12)))
+        claim(small_chain(2048))
+    secure = claim(make_chain(ChainSpec(ring_dimension=1 << 16, scale_bits=40, levels=16, special=12)))
+    assert secure.security_bits == 192
 
 
 def test_a_level_count_that_cannot_carry_evalmod_is_refused_with_those_that_can() -> None:

@@ -65,7 +65,7 @@ def encoded(scale: float) -> float:
 def plain_polynomial(y: NDArray[Any], level: int) -> Words:
     """An encoding at the canonical scale of a level."""
     ring = scheme().ring
-    return ring.polynomial(y, ring.scales[level], ring.rows(level))
+    return ring.kernels.encode(y, ring.scales[level], ring.rows(level))
 
 
 def scaled(a: Ciphertext, level: int) -> Ciphertext:
@@ -104,7 +104,7 @@ def test_noise_of_every_operation_is_within_its_bound(level: int, seed: int) -> 
         (e.conjugate(a), x.conj(), math.hypot(f, here)),
         (e.drop(a, 0), x, math.hypot(f, rounding(scales[0]))),
         (
-            e.add_polynomial(a, s.ring.polynomial(y, a.scale, s.ring.rows(level))),
+            e.add_polynomial(a, s.ring.kernels.encode(y, a.scale, s.ring.rows(level))),
             x + y,
             math.hypot(f, encoded(a.scale)),
         ),
@@ -203,7 +203,7 @@ def test_a_chebyshev_series_on_a_ciphertext() -> None:
     x = np.random.default_rng(7).uniform(-1, 1, N // 2)
     rows = s.ring.rows(top)
     zero = s.ring.kernels.upload(np.zeros((2, len(rows), N), dtype=np.uint32))
-    data = s.ring.kernels.add_first(zero, s.ring.polynomial(x, scales[top], rows), rows)
+    data = s.ring.kernels.add_first(zero, s.ring.kernels.encode(x, scales[top], rows), rows)
     p = np.random.default_rng(8).uniform(-1, 1, 16)
     got = ChebyshevEvaluator(e, Ciphertext(top, scales[top], data), scales).evaluate(p, top - 4, scales[top - 4])
     assert got.level == top - 4

@@ -47,7 +47,7 @@ def everything(kernels: Kernels) -> dict[str, str]:
         "sum": e.multiply_sum([(a, b), (b, b)], [(a, 3)]), "multiply constant": times_constant(e, a, 0.7),
         "complex": times_plain(e, [(a, np.array([0.6 - 0.5j]))]),
         "plains": times_plain(e, [(a, y), (b, y)]),
-        "polynomial": e.add_polynomial(a, s.ring.polynomial(y, a.scale, s.ring.rows(level))), "drop": e.drop(a, 2),
+        "polynomial": e.add_polynomial(a, s.ring.kernels.encode(y, a.scale, s.ring.rows(level))), "drop": e.drop(a, 2),
         "rotate": e.rotate(a, 5), "hoisted": e.rotate_many(a, [1, 0, 3])[2], "conjugate": e.conjugate(a),
         "rotations": e.add_rotations(a, [1, 2]), "map": apply_map(e, a, encode_map(s.ring, giants, level, scale)),
         "bootstrap": s.bootstrapper.bootstrap_real(a, period=32), "pair": pair[0], "pair, second": pair[1],

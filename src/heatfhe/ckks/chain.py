@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from fractions import Fraction
+from itertools import groupby, islice, pairwise
 
 import numpy as np
 
-from heatfhe.ckks.params import MAX_LOG_QP
 from heatfhe.ckks.primes import WORD_LIMIT, is_prime, log2_product, primes_below, primes_near
 from heatfhe.errors import ConfigError
 
@@ -154,28 +154,22 @@ class Chain:
 
     def digits(self, level: int) -> list[list[int]]:
         """Prime indices of each non-empty digit of a level; digits are counted on padded places."""
-        width = len(self.special)
-        groups: dict[int, list[int]] = {}
-        for row in self.rows(level):
-            groups.setdefault(row // width, []).append(row)
-        return [groups[d] for d in sorted(groups)]
-
-    def digit_numbers(self, level: int) -> list[int]:
-        """Which digits of a key a level reads."""
-        width = len(self.special)
-        return sorted({row // width for row in self.rows(level)})
+        return [list(rows) for _, rows in groupby(self.rows(level), lambda row: row // len(self.special))]
 
     def key_digits(self, cap: int) -> int:
         """Number of digits of a key that serves levels up to cap."""
         width = len(self.special)
         return -(-(len(self.key_rows(cap)) - width) // width)
 
-    def divisor(self, level: int) -> float:
-        """D/E of the rescale from this level: what the scale is divided by."""
-        now, below = set(self.rows(level)), set(self.rows(level - 1))
+    def ratio(self, source: int, target: int) -> Fraction:
+        """D/E between two levels: what the scale is divided by, exactly."""
+        now, below = set(self.rows(source)), set(self.rows(target))
         left = math.prod(self.moduli[i] for i in now - below)
-        entered = math.prod(self.moduli[i] for i in below - now)
-        return left / entered
+        return Fraction(left, math.prod(self.moduli[i] for i in below - now))
+
+    def divisor(self, level: int) -> float:
+        """What the rescale from this level divides the scale by."""
+        return float(self.ratio(level, level - 1))
 
     def scales(self) -> tuple[float, ...]:
         """Canonical scale of every normal level: Delta_l = sqrt(Delta_(l-1) * D_l / E_l), Delta_0 = 2^scale_bits."""
@@ -309,13 +303,3 @@ def _take(primes: Iterable[int], count: int, used: set[int]) -> list[int]:
         raise ConfigError("too few primes of this size; use a smaller ring or fewer levels")
     used.update(out)
     return out
-
-
-def check_security(chain: Chain, bits: int = 128) -> None:
-    """Refuse a chain the security table does not allow."""
-    bound = MAX_LOG_QP.get(chain.ring_dimension, {}).get(bits, 0)
-    if chain.log_qp > bound:
-        raise ConfigError(
-            f"log2 QP = {chain.log_qp:.1f} exceeds {bound:g}, the {bits}-bit bound at ring dimension "
-            f"{chain.ring_dimension}; use fewer levels, a smaller scale, or a larger ring"
-        )

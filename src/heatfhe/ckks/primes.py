@@ -36,19 +36,17 @@ def is_prime(n: int) -> bool:
     return True
 
 
-def primes_near(target: float, ring_dimension: int, *, below: int = WORD_LIMIT) -> Iterator[int]:
+def primes_near(target: float, ring_dimension: int) -> Iterator[int]:
     """Transform primes in order of distance from target; ends when the words run out."""
     stride = 2 * ring_dimension
     low = int(target) // stride * stride + 1
     high = low + stride
-    while low > WORD_FLOOR or high < below:
-        take_low = low > WORD_FLOOR and (high >= below or target - low <= high - target)
-        candidate = low if take_low else high
-        if take_low:
-            low -= stride
+    while low > WORD_FLOOR or high < WORD_LIMIT:
+        if low > WORD_FLOOR and (high >= WORD_LIMIT or target - low <= high - target):
+            candidate, low = low, low - stride
         else:
-            high += stride
-        if candidate < below and is_prime(candidate):
+            candidate, high = high, high + stride
+        if candidate < WORD_LIMIT and is_prime(candidate):
             yield candidate
 
 

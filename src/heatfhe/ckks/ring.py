@@ -121,13 +121,7 @@ class Ring:
 
     def ratio(self, source: int, target: int) -> Fraction:
         """D / E between two levels: what the scale is divided by, exactly."""
-
-        def make() -> Fraction:
-            now, below = set(self.chain.rows(source)), set(self.chain.rows(target))
-            left = math.prod(self.moduli[i] for i in now - below)
-            return Fraction(left, math.prod(self.moduli[i] for i in below - now))
-
-        return self._keep(("ratio", source, target), make)
+        return self._keep(("ratio", source, target), lambda: self.chain.ratio(source, target))
 
     def scale_below(self, scale: float, level: int) -> float:
         """The scale after a rescale from a level; the canonical one where it is that up to rounding of doubles."""
@@ -145,13 +139,9 @@ class Ring:
         """An integer modulo each prime."""
         return np.array([value % self.moduli[r] for r in rows], dtype=np.uint32)
 
-    def polynomial(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
-        """Evaluations of encoded slots."""
-        return self.kernels.encode(values, scale, rows)
-
     def plaintext(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
         """Encoded slots, ready to be multiplied."""
-        return self.kernels.prepare(self.polynomial(values, scale, rows), rows)
+        return self.kernels.prepare(self.kernels.encode(values, scale, rows), rows)
 
     def imaginary_unit(self, level: int) -> Words:
         """X^(N/2), ready to be multiplied: i in every slot."""

@@ -110,7 +110,9 @@ class NativeEngine:
     def add_plain(self, a: Ciphertext, p: Plain) -> Ciphertext:
         if isinstance(p, Vector):
             rows = self._ring.rows(a.level)
-            words = self._encoded(p, "add", a.level, len(rows), lambda: self._ring.polynomial(p.make(), a.scale, rows))
+            words = self._encoded(
+                p, "add", a.level, len(rows), lambda: self._ring.kernels.encode(p.make(), a.scale, rows)
+            )
             return self._e.add_polynomial(a, words)
         if isinstance(p, complex) and p.imag != 0.0:
             return self.add_plain(a, constant_vector(p))

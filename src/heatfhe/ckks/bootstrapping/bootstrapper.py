@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots, encode_coeffs_to_slots
+from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots
 from heatfhe.ckks.bootstrapping.eval_mod import eval_mod
+from heatfhe.ckks.bootstrapping.matrices import encode_matrices
 from heatfhe.ckks.bootstrapping.mod_raise import mod_raise, trace
-from heatfhe.ckks.bootstrapping.slots_to_coeffs import encode_slots_to_coeffs
 from heatfhe.ckks.bootstrapping.spec import BootstrapSpec, check_period, growth
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Words
@@ -34,8 +34,9 @@ class Bootstrapper:
 
     def _coeffs_to_slots(self, period: int) -> list[EncodedMap]:
         if period not in self._cts:
-            parts = self._spec.coeffs_to_slots(self._e.ring.chain, period)
-            self._cts[period] = encode_coeffs_to_slots(self._e.ring, parts)
+            ring, chain = self._e.ring, self._e.ring.chain
+            parts, gain = self._spec.coeffs_to_slots(chain, period), 2.0**chain.eval_bits / chain.base_modulus
+            self._cts[period] = encode_matrices(ring, parts, self._spec.raised(chain, period), gain)
         return self._cts[period]
 
     def _slots_to_coeffs(self, period: int, grow: int) -> list[EncodedMap]:
@@ -45,7 +46,7 @@ class Bootstrapper:
         if (period, grow) not in self._stc:
             parts = self._spec.slots_to_coeffs(ring.chain, period)
             gain = ring.chain.base_modulus / self._ratio / 2.0**grow / ring.scales[start]
-            self._stc[period, grow] = encode_slots_to_coeffs(ring, parts, start, gain)
+            self._stc[period, grow] = encode_matrices(ring, parts, start, gain)
         return self._stc[period, grow]
 
     def _refresh(self, a: Ciphertext, period: int, bound: float, *, imaginary: bool) -> list[Ciphertext]:

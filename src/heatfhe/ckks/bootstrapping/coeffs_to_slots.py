@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from heatfhe.ckks.bootstrapping.matrices import (
@@ -17,8 +16,8 @@ from heatfhe.ckks.bootstrapping.matrices import (
     transform,
 )
 from heatfhe.ckks.evaluator import Evaluator
-from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
-from heatfhe.ckks.ring import Ciphertext, Ring, at_scale
+from heatfhe.ckks.linear import EncodedMap, apply_map
+from heatfhe.ckks.ring import Ciphertext, at_scale
 
 
 def turn(period: int, count: int) -> int:
@@ -48,17 +47,6 @@ def coeffs_to_slots_matrices(
         out.append(split_right(m, group, period, slots, babies, now))
         now += reach(group, period)
     return out
-
-
-def encode_coeffs_to_slots(ring: Ring, parts: Sequence[SplitMatrix]) -> list[EncodedMap]:
-    """Encode down to EvalMod, every matrix at the same scale: the coarsest would set the precision of all."""
-    chain = ring.chain
-    levels = [chain.normal_levels + chain.eval_levels + len(parts) - i for i in range(len(parts))]
-    ratios = [float(ring.ratio(level, level - 1)) for level in levels]
-    scale = math.exp(
-        math.fsum([math.log(r) for r in ratios] + [math.log(2.0**chain.eval_bits / chain.base_modulus)]) / len(parts)
-    )
-    return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]
 
 
 def coeffs_to_slots(

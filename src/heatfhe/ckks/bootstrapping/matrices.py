@@ -7,11 +7,15 @@ order, to slots; the inverse takes slots to coefficients in bit-reversed order. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from heatfhe.ckks.linear import EncodedMap, encode_map
+from heatfhe.ckks.ring import Ring
 
 Vector = NDArray[np.complex128]
 Matrix = dict[int, Vector]
@@ -132,3 +136,20 @@ def split_right(matrix: Matrix, group: Sequence[int], n: int, slots: int, babies
         baby = step // stride % babies * stride
         giants.setdefault((step - baby) % slots, {})[baby] = np.roll(diagonal, step - baby - turn - right)
     return SplitMatrix(giants)
+
+
+def slots_to_coeffs_matrices(slots: int, period: int, count: int, turn: int = 0) -> list[SplitMatrix]:
+    """Matrices of the forward transform, then a rotation."""
+    *most, last = (split_matrix(m, period, slots) for m in transform(period, count, inverse=False))
+    return [*most, last.turned(turn, slots)]
+
+
+def encode_matrices(ring: Ring, parts: Sequence[SplitMatrix], start: int, gain: float) -> list[EncodedMap]:
+    """Encode from level ``start`` down; together the matrices multiply the scale by ``gain``.
+
+    Every matrix has the same scale: the coarsest would set the precision of all.
+    """
+    levels = [start - i for i in range(len(parts))]
+    ratios = [float(ring.ratio(level, level - 1)) for level in levels]
+    scale = math.exp(math.fsum([math.log(r) for r in ratios] + [math.log(gain)]) / len(parts))
+    return [encode_map(ring, part.makers(), level, scale) for part, level in zip(parts, levels)]

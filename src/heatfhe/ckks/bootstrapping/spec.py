@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_matrices, shared_rotations, turn
 from heatfhe.ckks.bootstrapping.eval_mod import EVAL_MOD_LEVELS, INTERVAL, REACH
-from heatfhe.ckks.bootstrapping.matrices import SplitMatrix
+from heatfhe.ckks.bootstrapping.matrices import SplitMatrix, slots_to_coeffs_matrices
 from heatfhe.ckks.bootstrapping.mod_raise import trace_groups
-from heatfhe.ckks.bootstrapping.slots_to_coeffs import slots_to_coeffs_matrices
 from heatfhe.ckks.chain import Chain
 from heatfhe.errors import ConfigError
 

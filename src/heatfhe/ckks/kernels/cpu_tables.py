@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.kernels.plans import Conversion, DigitPlan, Division, Residues, Rows
+from heatfhe.ckks.kernels.plans import Conversion, DigitPlan, Division, Residues, Rows, montgomery
 
 KEPT = 4096  # constants with their Shoup words, and plans with their tables
 
@@ -17,11 +17,6 @@ KEPT = 4096  # constants with their Shoup words, and plans with their tables
 def shoup(w: NDArray[Any], q: NDArray[Any]) -> Residues:
     """floor(w 2^32 / q)."""
     return ((w.astype(np.uint64) << np.uint64(32)) // q.astype(np.uint64)).astype(np.uint32)
-
-
-def montgomery(w: NDArray[Any], q: NDArray[Any]) -> Residues:
-    """w 2^32 mod q."""
-    return ((w.astype(np.uint64) << np.uint64(32)) % q.astype(np.uint64)).astype(np.uint32)
 
 
 def even(count: int) -> int:

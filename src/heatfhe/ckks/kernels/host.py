@@ -50,23 +50,18 @@ class HostKernels(ABC):
         return np.ascontiguousarray(x[..., self._natural])
 
     def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
-        """Evaluations of signed integers."""
         return self.ntt(self.residues(coefficients, rows), rows)
 
     def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
-        """Evaluations of encoded slots."""
         return self.evaluate(self._encoder.encode(slots, scale), rows)
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
-        """Residues of the coefficients."""
         return np.asarray(self.intt(x, rows))
 
     def uniform(self, heads: Sequence[bytes], rows: Rows) -> Words:
-        """Polynomials expanded from seeds."""
         return self.upload(expanded(heads, [self.moduli[r] for r in rows], self.ring_dimension))
 
     def size(self, x: Words) -> int:
-        """Bytes held."""
         return int(x.nbytes)
 
     def polynomial(self, x: Words, index: int) -> Words:

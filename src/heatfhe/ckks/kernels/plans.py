@@ -73,6 +73,11 @@ def galois_permutation(ring_dimension: int, element: int) -> NDArray[np.int64]:
     return out
 
 
+def montgomery(w: NDArray[Any], q: NDArray[Any]) -> Residues:
+    """w 2^32 mod q."""
+    return ((w.astype(np.uint64) << np.uint64(32)) % q.astype(np.uint64)).astype(np.uint32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversion:
     """Exact conversion of the centred representative from k source primes to m destination primes."""

@@ -67,7 +67,6 @@ class ReferenceKernels(HostKernels):
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def ntt(self, x: Words, rows: Rows) -> Words:
-        """Coefficients to evaluations."""
         n, q = self.ring_dimension, self._q[rows][:, None, None]
         a, psi = wide(x), self._psi[rows]
         blocks = 1
@@ -79,7 +78,6 @@ class ReferenceKernels(HostKernels):
         return a[..., self._store].astype(np.uint32)
 
     def intt(self, x: Words, rows: Rows) -> Words:
-        """Evaluations to coefficients."""
         n, q = self.ring_dimension, self._q[rows][:, None, None]
         a, psi = wide(x)[..., self._load], self._inverse_psi[rows]
         blocks = n // 2
@@ -93,7 +91,6 @@ class ReferenceKernels(HostKernels):
         return (a * scale % self._primes(rows)).astype(np.uint32)
 
     def residues(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
-        """Signed integers modulo each prime."""
         return (coefficients[None, :] % self._q[rows].astype(np.int64)[:, None]).astype(np.uint32)
 
     def convert(self, x: Words, c: Conversion) -> Words:
@@ -137,11 +134,9 @@ class ReferenceKernels(HostKernels):
         return ((q - wide(x)) % q).astype(np.uint32)
 
     def scale(self, x: Words, factors: Residues, rows: Rows) -> Words:
-        """Product of each limb with a constant of its own."""
         return (wide(x) * wide(factors)[:, None] % self._primes(rows)).astype(np.uint32)
 
     def combine(self, terms: Sequence[tuple[Words, Residues]], rows: Rows, onto: Words | None = None) -> Words:
-        """Sum of scaled terms."""
         for x, factors in terms:
             term = self.scale(x, factors, rows)
             onto = term if onto is None else self.add(onto, term, rows)
@@ -160,18 +155,15 @@ class ReferenceKernels(HostKernels):
         return x
 
     def product(self, x: Words, p: Words, rows: Rows) -> Words:
-        """Product with a prepared polynomial."""
         return (wide(x) * wide(p) % self._primes(rows)).astype(np.uint32)
 
     def product_sum(self, pairs: Sequence[tuple[Words, Words]], rows: Rows) -> Words:
-        """Sum of products."""
         total = self.product(*pairs[0], rows)
         for x, p in pairs[1:]:
             total = self.add(total, self.product(x, p, rows), rows)
         return total
 
     def tensor(self, pairs: Sequence[tuple[Words, Words]], rows: Rows) -> Words:
-        """Sum over pairs ((b, a), (b', a')) of (b b', b a' + a b', a a')."""
         q = self._primes(rows)
         total = np.zeros((3, len(rows), self.ring_dimension), dtype=np.uint64)
         for x, y in pairs:
@@ -180,7 +172,6 @@ class ReferenceKernels(HostKernels):
         return total.astype(np.uint32)
 
     def automorphism(self, x: Words, element: int) -> Words:
-        """X -> X^element on evaluations."""
         return np.ascontiguousarray(x[..., plans.galois_permutation(self.ring_dimension, element)])
 
     # -- basis conversions --------------------------------------------------------------------------------------------
@@ -250,6 +241,5 @@ class ReferenceKernels(HostKernels):
     # -- maps, and whole operations -----------------------------------------------------------------------------------
 
     def giant_sums(self, values: Words, which: Sequence[Rows], plains: Sequence[Words], rows: Rows) -> Words:
-        """A sum of products for each giant step."""
         pairs = [[(values[v], p) for v, p in zip(some, ready)] for some, ready in zip(which, plains)]
         return np.stack([self.product_sum(one, rows) for one in pairs])

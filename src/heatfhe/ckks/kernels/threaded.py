@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.kernels import cpu, plans
-from heatfhe.ckks.kernels.cpu_tables import Tables, montgomery, shoup
+from heatfhe.ckks.kernels.cpu_tables import Tables, shoup
 from heatfhe.ckks.kernels.host import HostKernels
-from heatfhe.ckks.kernels.plans import DigitPlan, Digits, Division, KeyView, Residues, Rows, Words
+from heatfhe.ckks.kernels.plans import DigitPlan, Digits, Division, KeyView, Residues, Rows, Words, montgomery
 from heatfhe.ckks.kernels.reference import powers
 from heatfhe.ckks.primes import root_of_unity
 from heatfhe.errors import ConfigError

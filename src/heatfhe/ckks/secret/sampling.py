@@ -16,10 +16,6 @@ TAIL = 42  # 13 sigma: mass beyond it is below 2^-121
 SPARSE_WEIGHT = 32
 
 
-def _words(count: int, source: SecretSource) -> NDArray[np.uint64]:
-    return np.frombuffer(source.take(8 * count), dtype="<u8")
-
-
 def ternary(count: int, source: SecretSource) -> NDArray[np.int64]:
     """Each value -1, 0 or 1 with probability exactly 1/3: bytes below 255, modulo 3."""
     out = np.empty(0, dtype=np.int64)
@@ -57,6 +53,7 @@ def gaussian_table() -> NDArray[np.uint64]:
 
 def gaussian(count: int, source: SecretSource) -> NDArray[np.int64]:
     """Discrete Gaussian of standard deviation 3.19 by table inversion: within 2^-63 of its probabilities."""
-    magnitude = np.searchsorted(gaussian_table(), _words(count, source), side="right").astype(np.int64)
+    words = np.frombuffer(source.take(8 * count), dtype="<u8")
+    magnitude = np.searchsorted(gaussian_table(), words, side="right").astype(np.int64)
     signs = np.frombuffer(source.take(count), dtype=np.uint8).astype(np.int64) & 1
     return magnitude * (1 - 2 * signs)

@@ -260,13 +260,14 @@ class CudaKernels(Launcher):
     def _key_tables(self, keys: Sequence[KeyView]) -> tuple[int, int, int]:
         """Addresses, limbs and places of keys."""
         name = tuple((k.words.ptr, k.first, k.places.tobytes()) for k in keys)
-        found = self._kept.get(("keys", name))
-        if found is None:
+
+        def make() -> tuple[int, int, int]:
             addresses = np.array([k.words.ptr + WORD * k.words.stride * k.first for k in keys], dtype=np.uint64)
             limbs = np.array([k.words.shape[-2] for k in keys], dtype=np.int32)
             places = np.concatenate([k.places for k in keys]).astype(np.int32)
-            found = self._kept["keys", name] = self._table(addresses), self._table(limbs), self._table(places)
-        return found[0], found[1], found[2]
+            return self._table(addresses), self._table(limbs), self._table(places)
+
+        return self._keep(("keys", name), make)  # type: ignore[no-any-return]
 
     def _beta(self, digits: CudaDigits) -> int:
         if digits.beta > MOST_DIGITS:

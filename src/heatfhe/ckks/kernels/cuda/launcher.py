@@ -19,11 +19,10 @@ from heatfhe.ckks.kernels.cuda.tables import (
     ConversionTables,
     digit_tables,
     division_tables,
-    montgomery,
     prime_tables,
     tasks,
 )
-from heatfhe.ckks.kernels.plans import DigitPlan, Division, Residues, Rows
+from heatfhe.ckks.kernels.plans import DigitPlan, Division, Residues, Rows, montgomery
 from heatfhe.errors import ConfigError
 
 THREADS = 256
@@ -87,10 +86,7 @@ class Launcher:
         return self._values("rows", rows.tobytes(), lambda: rows.astype(np.int32))
 
     def _values(self, what: str, name: Any, make: Callable[[], NDArray[Any]]) -> int:
-        found = self._kept.get((what, name))
-        if found is None:
-            found = self._kept[what, name] = self._table(make())
-        return int(found)
+        return int(self._keep((what, name), lambda: self._table(make())))
 
     def _constants(self, factors: Residues, rows: Rows, form: bool = True) -> int:
         """A residue per limb, in Montgomery form or as it is."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.kernels import plans
-from heatfhe.ckks.kernels.plans import Conversion, DigitPlan, Division
+from heatfhe.ckks.kernels.plans import Conversion, DigitPlan, Division, montgomery
 from heatfhe.ckks.kernels.reference import powers
 from heatfhe.ckks.primes import root_of_unity
 
@@ -26,11 +26,6 @@ def pairs(w: Host, q: Host) -> NDArray[np.uint32]:
     """Shoup constants (w, floor(w 2^32 / q)), side by side."""
     w, q = np.broadcast_arrays(w.astype(np.uint64), q.astype(np.uint64))
     return np.stack([w, (w << np.uint64(32)) // q], axis=-1).astype(np.uint32)
-
-
-def montgomery(w: Host, q: Host) -> NDArray[np.uint32]:
-    """w 2^32 mod q."""
-    return ((w.astype(np.uint64) << np.uint64(32)) % q.astype(np.uint64)).astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
