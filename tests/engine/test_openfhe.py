@@ -281,7 +281,7 @@ def test_encodings_stay_within_their_budget_and_are_made_once(made: Made) -> Non
 
     for name in ("p", "p", "q", "p", "r", "p", "q", "r"):
         engine.multiply_plain(a, counted(name))
-        assert engine.cache_used <= 2 * one
+        assert engine._encodings.used <= 2 * one
     assert calls == ["p", "q", "r", "r"]  # what fits stays, r is made each time
     engine.multiply_plain(a, counted("position", keep=False))
     engine.multiply_plain(a, counted("position", keep=False))

@@ -24,7 +24,7 @@ from heatfhe.engine.protocol import (
     Slots,
 )
 from heatfhe.engine.runner import Runner, key_request
-from heatfhe.errors import ConfigError, MissingExtraError
+from heatfhe.errors import ConfigError
 from heatfhe.planning import LinearMap, Vector
 
 if TYPE_CHECKING:
@@ -74,29 +74,19 @@ __all__ = [
     "run",
 ]
 
-_EXTRAS = {"numba": "native", "cryptography": "native", "cupy": "cuda"}
-
 
 def load_engine(name: str) -> EngineFactory:
-    """The factory of an engine by name; its library is imported here and nowhere else."""
+    """The factory of an engine by name; its library is imported when it is made."""
     if name == "clear":
         from heatfhe.engine.clear import open_clear
 
         return open_clear
     if name == "openfhe":
-        try:
-            from heatfhe.engine.openfhe import OpenFHEEngine
-        except ModuleNotFoundError as err:
-            if err.name != "openfhe":  # our own broken import is not a missing extra
-                raise
-            raise MissingExtraError("openfhe", needed_by="the openfhe engine") from err
+        from heatfhe.engine.openfhe import OpenFHEEngine
+
         return cast(EngineFactory, OpenFHEEngine)
     if name == "native":
-        try:
-            from heatfhe.engine.native import NativeEngine
-        except ModuleNotFoundError as err:
-            if err.name not in _EXTRAS:
-                raise
-            raise MissingExtraError(_EXTRAS[str(err.name)], needed_by="the native engine") from err
+        from heatfhe.engine.native import NativeEngine
+
         return cast(EngineFactory, NativeEngine)
     raise ConfigError(f"unknown engine {name!r}; have: clear, openfhe, native")

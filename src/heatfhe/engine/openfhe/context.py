@@ -75,37 +75,52 @@ def refusals(what: str) -> Iterator[None]:
         raise EngineError(f"openfhe refused to {what}: {reason}") from err
 
 
+def _chain(o: Any, params: Params) -> tuple[Any, dict[str, Any]]:
+    """What OpenFHE makes a context of: a set's secret and chain; and the set's literal."""
+    if params.engine != "openfhe":
+        raise ConfigError(f"{params.name} is a set of the {params.engine} engine; give OpenFHE one of its own")
+    literal = dict(params.literal)
+    p = o.CCParamsCKKSRNS()
+    p.SetSecretKeyDist(o.SPARSE_ENCAPSULATED if literal["encapsulated"] else o.SPARSE_TERNARY)
+    p.SetScalingModSize(int(literal["scale_bits"]))
+    p.SetFirstModSize(int(literal["first_bits"]))
+    p.SetScalingTechnique(o.FLEXIBLEAUTO)
+    p.SetMultiplicativeDepth(int(literal["depth"]))
+    p.SetNumLargeDigits(int(literal["digits"]))
+    return p, literal
+
+
+def ring_dimension_asked(params: Params) -> int:
+    """The smallest ring OpenFHE itself takes for a set's chain and secret at its level HEStd_128_classic.
+
+    It needs the openfhe extra, makes no keys, and takes about as long as opening the engine.
+    """
+    o = load_openfhe()
+    p, _ = _chain(o, params)
+    p.SetSecurityLevel(o.HEStd_128_classic)
+    with refusals(f"judge {params.name}"):
+        return int(o.GenCryptoContext(p).GetRingDimension())
+
+
 class Context:
     """An OpenFHE context for one parameter set, with our level convention and wire form."""
 
     def __init__(self, params: Params) -> None:
-        if params.engine != "openfhe":
-            raise ConfigError(
-                f"{params.name} is a set of the {params.engine} engine; give the openfhe engine one of its own"
-            )
         self.params = params
         self.openfhe = o = load_openfhe()
-        literal = dict(params.literal)
+        p, literal = _chain(o, params)
         self.depth = int(literal["depth"])
         self.slots = params.slots
-        secret = o.SPARSE_ENCAPSULATED if literal["encapsulated"] else o.SPARSE_TERNARY
         budget = int(literal["budget"])
-        needed = int(o.CryptoContext.GetBootstrapDepth([budget, budget], secret))
+        needed = int(o.CryptoContext.GetBootstrapDepth([budget, budget], p.GetSecretKeyDist()))
         if needed != int(literal["bootstrap_depth"]):
             raise EngineError(
                 f"{params.name}: this OpenFHE spends {needed} levels in a bootstrap, the set counts on "
                 f"{literal['bootstrap_depth']}; install openfhe 1.6.x"
             )
-        p = o.CCParamsCKKSRNS()
-        p.SetSecretKeyDist(secret)
         # OpenFHE's own table is asked as well where a set claims anything; it knows no attack on sparse secrets.
         p.SetSecurityLevel(o.HEStd_128_classic if params.security_bits else o.HEStd_NotSet)
         p.SetRingDim(params.ring_dimension)
-        p.SetScalingModSize(int(literal["scale_bits"]))
-        p.SetFirstModSize(int(literal["first_bits"]))
-        p.SetScalingTechnique(o.FLEXIBLEAUTO)
-        p.SetMultiplicativeDepth(self.depth)
-        p.SetNumLargeDigits(int(literal["digits"]))
         p.SetBatchSize(self.slots)
         p.SetCKKSDataType(o.COMPLEX)
         with refusals(f"make a context for {params.name}"):

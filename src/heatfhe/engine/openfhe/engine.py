@@ -66,11 +66,6 @@ class OpenFHEEngine:
         """The parameter set."""
         return self._request.params
 
-    @property
-    def cache_used(self) -> int:
-        """Bytes of encoded plaintexts held."""
-        return self._encodings.used
-
     # ----- helpers -----
 
     def _each(self, function: Callable[[S], R], items: Sequence[S]) -> list[R]:
@@ -124,7 +119,6 @@ class OpenFHEEngine:
     # ----- the protocol -----
 
     def level(self, a: Ciphertext) -> int:
-        """Rescalings left."""
         return self._context.level(a)
 
     def add(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
@@ -163,7 +157,6 @@ class OpenFHEEngine:
             return self._rescale(self._cc.EvalMult(a, b), level)
 
     def multiply_sum(self, pairs: Sequence[tuple[Ciphertext, Ciphertext]]) -> Ciphertext:
-        """Sum of products with one relinearisation and one rescale."""
         level = self._sum_level("multiply_sum", [x for pair in pairs for x in pair])
         with refusals("sum products"):
             products = self._each(lambda pair: self._cc.EvalMultNoRelin(*pair), pairs)
@@ -175,7 +168,6 @@ class OpenFHEEngine:
             return self._rescale(self._cc.EvalMult(a, self._plain(p, level)), level)
 
     def multiply_plain_sum(self, pairs: Sequence[tuple[Ciphertext, Plain]]) -> Ciphertext:
-        """Sum of plaintext products with one rescale."""
         level = self._sum_level("multiply_plain_sum", [a for a, _ in pairs])
         with refusals("sum plaintext products"):
             products = self._each(lambda pair: self._cc.EvalMult(pair[0], self._plain(pair[1], level)), pairs)
@@ -238,7 +230,6 @@ class OpenFHEEngine:
             return self._rotated(a, by)
 
     def rotate_many(self, a: Ciphertext, by: Sequence[int]) -> list[Ciphertext]:
-        """Several rotations of one value, sharing its decomposition (hoisted)."""
         self._context.check_canonical(a, "rotate_many")
         shifts = [self._context.rotation(b) for b in by]
         distinct = sorted(set(shifts) - {0})
@@ -351,7 +342,6 @@ class OpenFHEEngine:
         """Everything is done when a method returns."""
 
     def dump(self, a: Ciphertext) -> bytes:
-        """Wire form of a value."""
         self._context.check_canonical(a, "dump")
         with refusals("write a ciphertext"):
             return self._context.dump(a)
