@@ -92,7 +92,7 @@ def argmax_schedule(powers: tuple[int, ...] = POWERS, solver: str = "plain") -> 
     Kept as data, so that counts do not move with the search.
     """
     held = json.loads((Path(__file__).parent / "gpt2_small_argmax.json").read_text())
-    return ArgmaxSchedule.from_json(held[f"{','.join(map(str, powers))} {solver}"])
+    return ArgmaxCalibration.from_json({"schedule": held[f"{','.join(map(str, powers))} {solver}"]}).schedule
 
 
 def _norm(name: str, goldschmidt_count: int, newton_count: int) -> NormCalibration:

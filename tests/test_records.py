@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError, FileFormatError, SiteError
+from heatfhe.files import plain
 from heatfhe.records import FAMILIES, Calibration, Domain, Site, make_site
 from heatfhe.stages import sites
 from tests.tiny import tiny_circuit
@@ -19,7 +20,7 @@ from tests.tiny import tiny_circuit
 @given(lo=st.floats(allow_nan=True), hi=st.floats(allow_nan=True))
 def test_a_domain_is_finite_and_ordered(lo: float, hi: float) -> None:
     if math.isfinite(lo) and math.isfinite(hi) and lo < hi:
-        assert Domain(lo=lo, hi=hi).as_json() == {"lo": lo, "hi": hi, "how": "observed"}
+        assert plain(Domain(lo=lo, hi=hi)) == {"lo": lo, "hi": hi, "how": "observed"}
     else:
         with pytest.raises(ConfigError, match="finite lo < hi"):
             Domain(lo=lo, hi=hi)

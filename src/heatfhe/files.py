@@ -11,13 +11,15 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from heatfhe.errors import FileFormatError, HeatError
 
+T = TypeVar("T")
+R = TypeVar("R", bound="Record")
 MAX_DEPTH, MAX_DIGITS = 32, 64  # of the JSON in our own files
 
 
@@ -184,13 +186,49 @@ def _plain(value: Any) -> Any:
     return plain(value) if is_dataclass(value) else value
 
 
+def existing(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object in which a number that does not exist is null."""
+    found: dict[str, Any] = json.loads(json.dumps(body), parse_constant=lambda _: None)
+    return found
+
+
+def remade(kind: type[T], body: Any) -> T:
+    """Inverse of plain: the dataclass whose fields a JSON object holds, each part made as its type says.
+
+    A part whose class has a ``from_json`` is made by that. Nothing is bent to fit but an integer to a float: what is of
+    another kind stays as it is, for ``rebuilt`` to refuse.
+    """
+    hints = get_type_hints(kind)
+    return kind(**{name: _maker(hints.get(name, Any))(value) for name, value in body.items()})
+
+
+@lru_cache(maxsize=512)
+def _maker(kind: Any) -> Callable[[Any], Any]:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        options = [option for option in args if option is not type(None)]
+        if len(options) > 1:  # of several classes the one that has these fields
+            names = [{f.name for f in fields(option)} for option in options]
+            return lambda value: _maker(options[names.index(set(value))])(value)
+        only = _maker(options[0])
+        return lambda value: None if value is None else only(value)
+    if origin is tuple:
+        each = [_maker(a) for a in args if a is not Ellipsis]
+        return lambda value: tuple(fit(v) for fit, v in zip(each * len(value), value))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        item = _maker(args[1])
+        return lambda value: {key: item(v) for key, v in value.items()}
+    if kind is float:
+        return lambda value: float(value) if type(value) is int else value
+    if isinstance(kind, type) and is_dataclass(kind):
+        return getattr(kind, "from_json", None) or partial(remade, kind)
+    return Path if kind is Path else lambda value: value
+
+
 class Record(Protocol):
     """What a file can hold: a dataclass that knows its plain JSON form."""
 
     def as_json(self) -> dict[str, Any]: ...
-
-
-R = TypeVar("R", bound=Record)
 
 
 def read_record(

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from heatfhe.approx import ActivationFit, ArgmaxSchedule, InverseSqrtFit, SoftmaxFit
 from heatfhe.errors import ConfigError, SiteError
-from heatfhe.files import read_record, write_json
+from heatfhe.files import plain, read_record, remade, write_json
 
 FamilyName = Literal["norm_goldschmidt", "norm_newton", "softmax_init", "softmax_refine"]
 KIND, VERSION = "heatfhe-calibration", 1
+_PARTS = ("norms", "softmaxes", "activations")
 MOST_COUNT = 64  # iterations of one solver: enough for any domain a double can hold
 
 DIVERGED_FACTOR = 10.0  # a logit this much larger than the largest of calibration has diverged
@@ -87,10 +88,6 @@ class Domain:
         if not (math.isfinite(self.lo) and math.isfinite(self.hi) and self.lo < self.hi):
             raise ConfigError(f"domain needs finite lo < hi, got [{self.lo:g}, {self.hi:g}]")
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain JSON form."""
-        return {"lo": self.lo, "hi": self.hi, "how": self.how}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormCalibration:
@@ -149,6 +146,24 @@ class ArgmaxCalibration:
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 100.0:
             raise ConfigError(f"argmax: a temperature lies in [0, 100], got {self.temperature:g}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON form; the seed of a round stands under the name of its kind."""
+        body = plain(self)
+        for round_ in body["schedule"]["rounds"]:
+            seed = round_.pop("seed")
+            chord = "kind" in seed
+            round_.update(chord=seed if chord else None, rational=None if chord else seed)
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ArgmaxCalibration:
+        """Inverse of as_json."""
+        rounds = [dict(round_) for round_ in body["schedule"]["rounds"]]
+        for round_ in rounds:
+            chord, rational = round_.pop("chord"), round_.pop("rational")
+            round_["seed"] = rational if chord is None else chord
+        return remade(cls, {**body, "schedule": {**body["schedule"], "rounds": rounds}})
 
 
 def diverged(logits: Any, largest: float) -> Any:
@@ -254,52 +269,14 @@ class Calibration:
         return read_record(path, KIND, (VERSION,), cls.from_json, remedy="calibrate again")
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON form."""
-        return {
-            **{k: getattr(self, k) for k in ("fingerprint", "tolerance", "rule", "solver", "context", "sequences")},
-            "norms": [_plain(c) for c in self.norms.values()],
-            "softmaxes": [_plain(c) for c in self.softmaxes.values()],
-            "activations": [_plain(c) for c in self.activations.values()],
-            "argmax": None if self.argmax is None else _plain(self.argmax),
-            "magnitudes": dict(self.magnitudes),
-        }
+        """Plain JSON form; each part is a list of what its mapping holds by name."""
+        body = plain(self)
+        return body | {part: list(body[part].values()) for part in _PARTS}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Calibration:
         """Inverse of as_json; every part checks itself again."""
-
-        def norm(c: dict[str, Any]) -> NormCalibration:
-            return NormCalibration(
-                **{**c, "fit": InverseSqrtFit.from_json(c["fit"]), "observed": Domain(**c["observed"])}
-            )
-
-        def row(c: dict[str, Any]) -> SoftmaxCalibration:
-            refine = c["observed_refine"]
-            return SoftmaxCalibration(
-                **{
-                    **c,
-                    "fit": SoftmaxFit.from_json(c["fit"]),
-                    "observed": Domain(**c["observed"]),
-                    "observed_init": Domain(**c["observed_init"]),
-                    "observed_refine": None if refine is None else Domain(**refine),
-                }
-            )
-
-        def activation(c: dict[str, Any]) -> ActivationCalibration:
-            fit = ActivationFit.from_json(c["fit"])
-            return ActivationCalibration(name=c["name"], fit=fit, observed=Domain(**c["observed"]))
-
-        argmax = body["argmax"]
-        if argmax is not None:
-            argmax = ArgmaxCalibration(**{**argmax, "schedule": ArgmaxSchedule.from_json(argmax["schedule"])})
-        return cls(
-            **{k: body[k] for k in ("fingerprint", "tolerance", "rule", "solver", "context", "sequences")},
-            norms={c["name"]: norm(c) for c in body["norms"]},
-            softmaxes={c["name"]: row(c) for c in body["softmaxes"]},
-            activations={c["name"]: activation(c) for c in body["activations"]},
-            argmax=argmax,
-            magnitudes={k: float(v) for k, v in body["magnitudes"].items()},
-        )
+        return remade(cls, {**body, **{part: {c["name"]: c for c in body[part]} for part in _PARTS}})
 
 
 def make_site(owner: str, family: FamilyName, layer: int, max_count: int | None = None) -> Site:
@@ -313,8 +290,3 @@ def _check_counts(name: str, *counts: int) -> None:
     for count in counts:
         if not 0 <= count <= MOST_COUNT:
             raise SiteError(name, f"count {count} lies outside [0, {MOST_COUNT}]; calibrate again")
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    values = {name: getattr(record, name) for name in record.__slots__}
-    return {k: v.as_json() if hasattr(v, "as_json") else v for k, v in values.items()}

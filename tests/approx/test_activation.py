@@ -15,6 +15,7 @@ from heatfhe.approx import ActivationFit, Depth, activation, fit_activation
 from heatfhe.approx import exact_activation as exact
 from heatfhe.approx.activation import FUNCTIONS, fit_pair, fit_single
 from heatfhe.errors import ConfigError
+from heatfhe.files import plain, remade
 from tests.approx.values import Traced
 
 # degree: largest error at bound 32 of gelu, gelu_new, silu (upper bounds of the true minimum, to two digits)
@@ -146,4 +147,4 @@ def test_other_refusals_and_json() -> None:
     with pytest.raises(ConfigError, match="inner polynomial"):
         ActivationFit(kind="composition", outer=(0.0, 1.0), inner=None, **common)
     for fit in (fit_single("gelu", 4.0, 11), fit_pair("silu", 16.0, 7, 7)):
-        assert ActivationFit.from_json(fit.as_json()) == fit
+        assert remade(ActivationFit, plain(fit)) == fit

@@ -21,6 +21,7 @@ from heatfhe.approx import (
     fit_inverse_sqrt,
 )
 from heatfhe.approx.argmax import power_depth, raise_to
+from heatfhe.records import ArgmaxCalibration
 from tests.approx.rows import exact_rounds, mean, small_schedule, synthetic_logits, total
 from tests.approx.values import Traced
 
@@ -166,5 +167,8 @@ def test_json_round_trip() -> None:
         final=ReciprocalFit(lo=0.1, hi=2.0),
         final_count=3,
     )
-    assert ArgmaxSchedule.from_json(schedule.as_json()) == schedule
-    assert ArgmaxSchedule.from_json(small_schedule().as_json()) == small_schedule()
+    for one in (schedule, small_schedule()):
+        made = ArgmaxCalibration(schedule=one)
+        assert ArgmaxCalibration.from_json(made.as_json()) == made
+    rounds = ArgmaxCalibration(schedule=schedule).as_json()["schedule"]["rounds"]
+    assert [(r["chord"] is None, r["rational"] is None) for r in rounds] == [(False, True), (True, False)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from heatfhe.approx import ExponentialFit, exponential, fit_exponential
 from heatfhe.errors import ConfigError
+from heatfhe.files import plain, remade
 from tests.approx.values import Traced
 
 # half width: least relative error E at degree 8, relative error after squaring 1, 2, 3, 4 times
@@ -98,6 +99,6 @@ def test_refusals_and_json() -> None:
     with pytest.raises(ConfigError, match="may turn negative"):
         fit_exponential(40.0)
     fit = fit_exponential(1.5, 8, 1)
-    assert ExponentialFit.from_json(fit.as_json()) == fit
+    assert remade(ExponentialFit, plain(fit)) == fit
     with pytest.raises(ConfigError, match="takes 9 coefficients, got 8"):
         ExponentialFit(half_width=1.0, degree=8, coefficients=fit.coefficients[:8], squarings=0, error=0.1)

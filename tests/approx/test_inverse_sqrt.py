@@ -25,6 +25,7 @@ from heatfhe.approx import (
     reciprocal,
 )
 from heatfhe.errors import ConfigError
+from heatfhe.files import plain, remade
 from tests.approx.steps import newton_step
 from tests.approx.values import Traced
 
@@ -327,6 +328,6 @@ def test_other_refusals() -> None:
 
 def test_json_round_trip() -> None:
     fit = fit_inverse_sqrt(0.3, 91.0, solver="relaxed", form="partial")
-    assert InverseSqrtFit.from_json(fit.as_json()) == fit
+    assert remade(InverseSqrtFit, plain(fit)) == fit
     chord = ChordSeed(lo=0.3, hi=91.0, kind="minimax")
-    assert ChordSeed.from_json(chord.as_json()) == chord
+    assert remade(ChordSeed, plain(chord)) == chord

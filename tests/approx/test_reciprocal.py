@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from heatfhe.approx import ReciprocalFit, divide, goldschmidt, reciprocal
 from heatfhe.errors import ConfigError
+from heatfhe.files import plain, remade
 from tests.approx.values import Traced
 
 # kappa: seed error, (plain, relaxed) counts to 1e-1, 1e-2, 1e-3, 1e-4
@@ -195,7 +196,7 @@ def test_other_refusals() -> None:
 
 def test_json_round_trip() -> None:
     fit = ReciprocalFit(lo=0.1, hi=7.3, solver="relaxed")
-    assert ReciprocalFit.from_json(fit.as_json()) == fit
+    assert remade(ReciprocalFit, plain(fit)) == fit
 
 
 @pytest.mark.parametrize("solver", ["plain", "relaxed"])

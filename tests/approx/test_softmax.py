@@ -21,6 +21,7 @@ from heatfhe.approx import (
     softmax_solvers,
 )
 from heatfhe.errors import ConfigError
+from heatfhe.files import plain, remade
 from tests.approx.values import Traced
 from tests.approx.worst_case import fit_softmax, init_domain, refine_domain, smallest_counts
 
@@ -251,9 +252,9 @@ def test_products_of_the_two_forms() -> None:
 
 def test_refusals_and_json() -> None:
     fit = fit_softmax(-4.0, 4.0, row_length=8, deltas=(2, 2))
-    assert SoftmaxFit.from_json(fit.as_json()) == fit
+    assert remade(SoftmaxFit, plain(fit)) == fit
     single = fit_softmax(-2.0, 2.0, row_length=8, deltas=(1, 1))
-    assert SoftmaxFit.from_json(single.as_json()) == single
+    assert remade(SoftmaxFit, plain(single)) == single
     assert (fit.midpoint, fit.width, fit.passes, single.passes) == (0.0, 8.0, 1, 0)
     for lo, hi in ((1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))):
         with pytest.raises(ConfigError, match="softmax needs a finite domain"):

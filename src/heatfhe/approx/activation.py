@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -86,30 +86,6 @@ class ActivationFit:
         """Products of two unknowns."""
         inner = 0 if self.inner is None else plan(len(self.inner) - 1, True).products
         return inner + plan(len(self.outer) - 1, True).products + 1
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {
-            "function": self.function,
-            "bound": self.bound,
-            "kind": self.kind,
-            "outer": list(self.outer),
-            "inner": None if self.inner is None else list(self.inner),
-            "error": self.error,
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ActivationFit:
-        """The fit that as_json wrote."""
-        inner = body["inner"]
-        return cls(
-            function=str(body["function"]),
-            bound=float(body["bound"]),
-            kind=str(body["kind"]),
-            outer=tuple(float(v) for v in body["outer"]),
-            inner=None if inner is None else tuple(float(v) for v in inner),
-            error=float(body["error"]),
-        )
 
 
 def activation(u: T, fit: ActivationFit) -> T:

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from heatfhe.approx import _check
 from heatfhe.approx.arithmetic import Plain, T
@@ -64,35 +63,6 @@ class ArgmaxRound:
             return 1 + self.newton_levels * self.newton_count
         return self.seed.levels(self.goldschmidt_count, self.newton_count, self.newton_levels)
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {
-            "power": self.power,
-            "divisor": self.divisor,
-            "chord": self.seed.as_json() if isinstance(self.seed, ChordSeed) else None,
-            "rational": self.seed.as_json() if isinstance(self.seed, InverseSqrtFit) else None,
-            "newton_count": self.newton_count,
-            "goldschmidt_count": self.goldschmidt_count,
-            "newton_levels": self.newton_levels,
-            "shift": self.shift,
-            "leader": self.leader,
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ArgmaxRound:
-        """The round that as_json wrote."""
-        chord, rational = body["chord"], body["rational"]
-        return cls(
-            power=int(body["power"]),
-            divisor=float(body["divisor"]),
-            seed=ChordSeed.from_json(chord) if chord is not None else InverseSqrtFit.from_json(rational),
-            newton_count=int(body["newton_count"]),
-            goldschmidt_count=int(body["goldschmidt_count"]),
-            newton_levels=int(body["newton_levels"]),
-            shift=float(body["shift"]),
-            leader=float(body["leader"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgmaxSchedule:
@@ -117,23 +87,6 @@ class ArgmaxSchedule:
     def sharpening(self) -> int:
         """The product of the powers: runner-up over leader is raised to it."""
         return math.prod(r.power for r in self.rounds)
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {
-            "rounds": [r.as_json() for r in self.rounds],
-            "final": None if self.final is None else self.final.as_json(),
-            "final_count": self.final_count,
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ArgmaxSchedule:
-        """The schedule that as_json wrote."""
-        return cls(
-            rounds=tuple(ArgmaxRound.from_json(r) for r in body["rounds"]),
-            final=None if body["final"] is None else ReciprocalFit.from_json(body["final"]),
-            final_count=int(body["final_count"]),
-        )
 
 
 def cutmax(

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -52,27 +50,6 @@ class ExponentialFit:
     def levels(self) -> int:
         """Levels from t to the result."""
         return depth(self.degree) + self.squarings
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {
-            "half_width": self.half_width,
-            "degree": self.degree,
-            "coefficients": list(self.coefficients),
-            "squarings": self.squarings,
-            "error": self.error,
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ExponentialFit:
-        """The fit that as_json wrote."""
-        return cls(
-            half_width=float(body["half_width"]),
-            degree=int(body["degree"]),
-            coefficients=tuple(float(v) for v in body["coefficients"]),
-            squarings=int(body["squarings"]),
-            error=float(body["error"]),
-        )
 
 
 @lru_cache(maxsize=1024)

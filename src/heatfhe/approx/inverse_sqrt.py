@@ -7,7 +7,7 @@ Its bounds are proved in proofs/Iterators.v; docs/theory.md says which theorem s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -58,17 +58,6 @@ class RationalSeed:
         """The seed of 1/sqrt(z) for z in [by lo, by hi]: the same fit in other units."""
         p0, p1, p2, p3 = (v * by ** (0.5 - k) for k, v in enumerate(self.p))
         return RationalSeed(p=(p0, p1, p2, p3), c=by * self.c, lo=by * self.lo, hi=by * self.hi, error=self.error)
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {"p": list(self.p), "c": self.c, "lo": self.lo, "hi": self.hi, "error": self.error}
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> RationalSeed:
-        """The seed that as_json wrote."""
-        p0, p1, p2, p3 = (float(v) for v in body["p"])
-        rest = {k: float(body[k]) for k in ("c", "lo", "hi", "error")}
-        return cls(p=(p0, p1, p2, p3), **rest)
 
 
 @lru_cache(maxsize=1024)
@@ -137,15 +126,6 @@ class ChordSeed:
     def a(self) -> float:
         """Constant of the seed."""
         return self.low / math.sqrt(self.lo) + self.b * self.lo
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {"lo": self.lo, "hi": self.hi, "kind": self.kind}
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ChordSeed:
-        """The seed that as_json wrote."""
-        return cls(lo=float(body["lo"]), hi=float(body["hi"]), kind=str(body["kind"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,21 +198,6 @@ class InverseSqrtFit:
         if best is None:
             raise ConfigError(f"no counts reach {tolerance:g} on [{self.lo:g}, {self.hi:g}]; narrow the domain")
         return best[2], best[1]
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {"lo": self.lo, "hi": self.hi, "seed": self.seed.as_json(), "solver": self.solver, "form": self.form}
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> InverseSqrtFit:
-        """The fit that as_json wrote."""
-        return cls(
-            lo=float(body["lo"]),
-            hi=float(body["hi"]),
-            seed=RationalSeed.from_json(body["seed"]),
-            solver=str(body["solver"]),
-            form=str(body["form"]),
-        )
 
 
 def fit_inverse_sqrt(lo: float, hi: float, *, solver: str = "plain", form: str = "quotient") -> InverseSqrtFit:

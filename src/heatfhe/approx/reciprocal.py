@@ -7,10 +7,9 @@ Its bounds are proved in proofs/Iterators.v; docs/theory.md says which theorem s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from heatfhe.approx import _check
 from heatfhe.approx.arithmetic import Plain, T
@@ -99,15 +98,6 @@ class ReciprocalFit:
         s = self.schedule(count)
         reach = s[0] * self.alpha * math.prod(2.0 * x for x in s[:count])
         return min((1.0 + self.error(count)) / self.lo, reach)
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {"lo": self.lo, "hi": self.hi, "solver": self.solver}
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ReciprocalFit:
-        """The fit that as_json wrote."""
-        return cls(lo=float(body["lo"]), hi=float(body["hi"]), solver=str(body["solver"]))
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ Its bounds are proved in proofs/Softmax.v; docs/theory.md says which theorem sta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,31 +70,6 @@ class SoftmaxFit:
         apply = 0 if wide else 1
         init = _reciprocal_levels(init_count, wide) + apply
         return self.exponential.levels + init + self.passes * (1 + _reciprocal_levels(refine_count, wide) + apply)
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
-        return {
-            "lo": self.lo,
-            "hi": self.hi,
-            "delta_1": self.delta_1,
-            "delta_2": self.delta_2,
-            "exponential": self.exponential.as_json(),
-            "init": self.init.as_json(),
-            "refine": None if self.refine is None else self.refine.as_json(),
-        }
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> SoftmaxFit:
-        """The fit that as_json wrote."""
-        return cls(
-            lo=float(body["lo"]),
-            hi=float(body["hi"]),
-            delta_1=int(body["delta_1"]),
-            delta_2=int(body["delta_2"]),
-            exponential=ExponentialFit.from_json(body["exponential"]),
-            init=ReciprocalFit.from_json(body["init"]),
-            refine=None if body["refine"] is None else ReciprocalFit.from_json(body["refine"]),
-        )
 
 
 def _reciprocal_levels(count: int, wide: bool) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union, get_type_hints
+from typing import Any, Union
 
-from heatfhe.files import plain
+from heatfhe.files import plain, remade
 from heatfhe.wire import Limits
 
 
@@ -110,7 +110,6 @@ Record = Union[Opening, Order, Ready, Broken, Progress, Ended]
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Opening, Assignment, Cancel, GiveWay, Ready, Broken, Running, Completed, Ended)
 }
-_HINTS = {kind: get_type_hints(kind) for kind in (*_KINDS.values(), Limits)}
 
 
 def facts(record: Any) -> dict[str, Any]:
@@ -126,13 +125,4 @@ def pack(record: Record) -> str:
 def unpack(line: str) -> Any:
     """Inverse of pack: the record of a line."""
     ((name, body),) = json.loads(line).items()
-    return _made(_KINDS[name], body)
-
-
-def _made(kind: type[Any], body: Mapping[str, Any]) -> Any:
-    values: dict[str, Any] = {}
-    for name, value in body.items():
-        hint = _HINTS[kind][name]
-        nested = isinstance(hint, type) and is_dataclass(hint)
-        values[name] = _made(hint, value) if nested else Path(value) if hint is Path else value
-    return kind(**values)
+    return remade(_KINDS[name], body)
