@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ FAMILY_WORDS = {
     "softmax_init": "softmax, first division",
     "softmax_refine": "softmax, refinement",
 }
-
-
 BY_POSITION = (
     ("kl_by_position", "KL to its own clear run", "nats", True),
     ("top1_by_position", "top-1 agreement", "share", False),
@@ -34,6 +32,14 @@ class Figure:
     svg: str
     headers: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+
+
+def _drawn(
+    d: Drawing, key: str, caption: str, words: str, headers: Sequence[str], rows: Iterable[Any], *, title: str = ""
+) -> Figure:
+    """The figure of a drawing, under its caption or a title of its own."""
+    svg = d.render(key, title or caption, words)
+    return Figure(key=key, caption=caption, words=words, svg=svg, headers=tuple(headers), rows=tuple(rows))
 
 
 def iterations(circuits: Sequence[CircuitFacts]) -> Figure:
@@ -55,14 +61,8 @@ def iterations(circuits: Sequence[CircuitFacts]) -> Figure:
         y += 14
     d.legend([c.name for c in circuits], 190, height - 8)
     words = "; ".join(f"{c.name}: {sum(c.iterations().values())} iterations per token" for c in circuits)
-    return Figure(
-        key="iterations",
-        caption="Solver iterations per token, by family",
-        words=words,
-        svg=d.render("iterations", "Solver iterations per token, by family", words),
-        headers=("family", *(c.name for c in circuits)),
-        rows=(*(tuple(r) for r in rows), totals),
-    )
+    headers = ("family", *(c.name for c in circuits))
+    return _drawn(d, "iterations", "Solver iterations per token, by family", words, headers, [*rows, totals])
 
 
 def depth_map(circuits: Sequence[CircuitFacts]) -> Figure:
@@ -90,15 +90,9 @@ def depth_map(circuits: Sequence[CircuitFacts]) -> Figure:
     words = "Columns are sites from the first layer to the last; height is the count. " + "; ".join(
         f"{c.name} spends {c.levels} levels on iterations" for c in circuits
     )
-    every = circuits[0].sites
-    return Figure(
-        key="depth-map",
-        caption="Depth map: the count of every site, first layer to last",
-        words=words,
-        svg=d.render("depth-map", "Depth map", words),
-        headers=("site", *(c.name for c in circuits)),
-        rows=tuple((s.site, *(found.get(s.site, "absent") for found in counts)) for s in every),
-    )
+    headers, caption = ("site", *(c.name for c in circuits)), "Depth map: the count of every site, first layer to last"
+    rows = ((s.site, *(found.get(s.site, "absent") for found in counts)) for s in circuits[0].sites)
+    return _drawn(d, "depth-map", caption, words, headers, rows, title="Depth map")
 
 
 def distributions(run: TrainingFacts, number_of_run: int) -> list[Figure]:
@@ -132,16 +126,8 @@ def distributions(run: TrainingFacts, number_of_run: int) -> list[Figure]:
         rows += [(site, s, m, " ".join(f"{v:.2g}" for v in p)) for s, p, m in found]
     d.legend(["probability (stronger is more)", "most likely count"], 60, d.height - 10)
     key, caption = f"distribution-{number_of_run}", f"{run.name}: distributions over counts, as training moved them"
-    return [
-        Figure(
-            key=key,
-            caption=caption,
-            words="; ".join(words),
-            svg=d.render(key, caption, "; ".join(words)),
-            headers=("site", "update", "most likely", "probability of 0, 1, 2, ..."),
-            rows=tuple(rows),
-        )
-    ]
+    headers = ("site", "update", "most likely", "probability of 0, 1, 2, ...")
+    return [_drawn(d, key, caption, "; ".join(words), headers, rows)]
 
 
 def training_curves(runs: Sequence[TrainingFacts]) -> list[Figure]:
@@ -198,15 +184,8 @@ def levels(plans: Sequence[PlanFacts]) -> Figure:
         words.append(f"{made.name}: {len(made.levels)} products and bootstraps on the longest path, {rises} rises")
         y += tall + gap
     d.bottom_axis(Axis(lo=0, hi=longest, start=60, end=740), y - gap + 6, "products and bootstraps on the longest path")
-    title = "Levels along a token"
-    return Figure(
-        key="levels",
-        caption=f"{title}: every rise is a bootstrap",
-        words="; ".join(words),
-        svg=d.render("levels", title, "; ".join(words)),
-        headers=("plan", "place", "step", "level"),
-        rows=tuple(rows),
-    )
+    title, headers = "Levels along a token", ("plan", "place", "step", "level")
+    return _drawn(d, "levels", f"{title}: every rise is a bootstrap", "; ".join(words), headers, rows, title=title)
 
 
 def latency(plans: Sequence[PlanFacts]) -> Figure:
@@ -241,14 +220,8 @@ def latency(plans: Sequence[PlanFacts]) -> Figure:
     )
     prices = plans[0].prices
     caption = f"Predicted price of a token by operator, bootstraps hatched ({prices.name}: {prices.hardware})"
-    return Figure(
-        key="latency",
-        caption=caption,
-        words=words,
-        svg=d.render("latency", "Price of a token by operator", words),
-        headers=("operator", "plan", "bootstraps", f"bootstraps ({unit})", f"all ({unit})"),
-        rows=tuple(rows),
-    )
+    headers = ("operator", "plan", "bootstraps", f"bootstraps ({unit})", f"all ({unit})")
+    return _drawn(d, "latency", caption, words, headers, rows, title="Price of a token by operator")
 
 
 def by_position(key: str, what: str, rows: Sequence[tuple[str, dict[str, Any], int, int]]) -> list[Figure]:
@@ -290,11 +263,4 @@ def stages(demo: dict[str, Any], number_of_demo: int) -> Figure:
     d.bottom_axis(across, 26 * len(rows) + 24, "seconds since the start")
     words = f"{total:.0f} seconds in all, most of them in {max(rows, key=lambda r: r[1])[0]}" if rows else "no stages"
     key, caption = f"stages-{number_of_demo}", "The stages of this demo"
-    return Figure(
-        key=key,
-        caption=caption,
-        words=words,
-        svg=d.render(key, caption, words),
-        headers=("stage", "seconds"),
-        rows=tuple((n, round(s, 1)) for n, s in rows),
-    )
+    return _drawn(d, key, caption, words, ("stage", "seconds"), ((n, round(s, 1)) for n, s in rows))

@@ -10,15 +10,9 @@ from typing import Any
 
 from heatfhe.errors import MissingExtraError
 from heatfhe.files import atomic_write
+from heatfhe.records import FAMILIES
 from heatfhe.report.charts import FAMILY_WORDS
 from heatfhe.report.gather import CircuitFacts, Material, TrainingFacts, telling_sites
-
-SUFFIX = {
-    "norm_goldschmidt": "goldschmidt",
-    "norm_newton": "newton",
-    "softmax_init": "init",
-    "softmax_refine": "refine",
-}
 
 
 def draw_figures(found: Material, folder: Path) -> list[Path]:
@@ -70,15 +64,16 @@ def _per_layer(figure: Any, run: TrainingFacts) -> None:
     names = sorted({owner.rpartition(".")[0] or owner for owner in owners})
     axes = figure.subplots(2, 2, sharex=True)
     steps = [line["step"] for line in run.distributions]
-    for (family, suffix), place in zip(SUFFIX.items(), axes.flat):
+    for (family, words), place in zip(FAMILY_WORDS.items(), axes.flat):
+        end = f"/{FAMILIES[family].suffix}"
         for name in names:
             totals = []
             for line in run.distributions:
-                own = [c for s, c in line["modes"].items() if s.startswith(name) and s.endswith(f"/{suffix}")]
+                own = [c for s, c in line["modes"].items() if s.startswith(name) and s.endswith(end)]
                 totals.append(sum(own) if own else None)
             if any(t is not None for t in totals):
                 place.step(steps, [float("nan") if t is None else t for t in totals], where="post", label=name)
-        place.set(title=FAMILY_WORDS[family], xlabel="update", ylabel="iterations in the layer")
+        place.set(title=words, xlabel="update", ylabel="iterations in the layer")
     axes.flat[0].legend(fontsize="small")
 
 

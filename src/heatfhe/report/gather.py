@@ -45,13 +45,12 @@ class CircuitFacts:
         out = dict.fromkeys(FAMILIES, 0)
         for row in self.sites:
             out[row.family] += row.count * row.passes
-        return {str(k): v for k, v in out.items()}
+        return out
 
     @property
     def levels(self) -> int:
         """Levels that solver iterations spend per forward."""
-        by_name: dict[str, int] = {str(k): f.levels for k, f in FAMILIES.items()}
-        return sum(by_name[row.family] * row.count * row.passes for row in self.sites)
+        return sum(FAMILIES[row.family].levels * row.count * row.passes for row in self.sites)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,21 +125,15 @@ def gather(runs: Sequence[Path], *, params: Params | None = None, costs: CostTab
 
 
 def _folder(run: Path, found: Material, params: Params | None, costs: CostTable | None) -> None:
-    known = False
-    if (run / "log.jsonl").is_file():
-        found.trainings.append(training_facts(run))
-        known = True
-    if (run / "circuit.json").is_file():
-        _circuit(run, found, params, costs)
-        known = True
-    elif (run / "circuit" / "circuit.json").is_file():
-        _circuit(run / "circuit", found, params, costs)
-        known = True
-    for name in ("evaluation.json", "demo.json", "drift.json"):
-        if (run / name).is_file():
-            _file(run / name, found, costs)
-            known = True
-    if not known:
+    logs = [run] if (run / "log.jsonl").is_file() else []
+    circuits = [folder for folder in (run, run / "circuit") if (folder / "circuit.json").is_file()][:1]
+    files = [run / name for name in ("evaluation.json", "demo.json", "drift.json") if (run / name).is_file()]
+    found.trainings += map(training_facts, logs)
+    for folder in circuits:
+        _circuit(folder, found, params, costs)
+    for path in files:
+        _file(path, found, costs)
+    if not (logs or circuits or files):
         raise ConfigError(
             f"{run}: holds no log.jsonl, circuit.json, evaluation.json, drift.json or demo.json; "
             "give a folder that heat train, export or evaluate wrote"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -104,12 +104,12 @@ class Drawing:
             path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
             self.parts.append(f'<polyline class="{kind}" points="{path}"/>')
 
-    def bottom_axis(self, axis: Axis, y: float, title: str, *, show: Callable[[float], str] = number) -> None:
+    def bottom_axis(self, axis: Axis, y: float, title: str) -> None:
         """Ticks and a title under a plot."""
         self.line(axis.start, y, axis.end, y, "axis")
         for value in axis.ticks():
             self.line(axis(value), y, axis(value), y + 4, "axis")
-            self.text(axis(value), y + 16, show(value), anchor="middle")
+            self.text(axis(value), y + 16, number(value), anchor="middle")
         self.text((axis.start + axis.end) / 2, y + 34, title, anchor="middle")
 
     def left_axis(self, axis: Axis, x: float, right: float, title: str, *, count: int = 5) -> None:
