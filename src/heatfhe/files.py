@@ -199,7 +199,7 @@ def remade(kind: type[T], body: Any) -> T:
     another kind stays as it is, for ``rebuilt`` to refuse.
     """
     hints = get_type_hints(kind)
-    return kind(**{name: _maker(hints.get(name, Any))(value) for name, value in body.items()})
+    return kind(**{name: _maker(hints[name])(value) for name, value in body.items()})
 
 
 @lru_cache(maxsize=512)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from heatfhe.ckks import Params
 from heatfhe.engine import BootstrapNoise
 from heatfhe.evaluation.drift import drift
 from heatfhe.evaluation.noisy import under_noise
+from heatfhe.files import existing, plain
 from heatfhe.planning import ProgramName, plan
 from heatfhe.records import FAMILIES
 
@@ -50,8 +51,7 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form; a number that does not exist is null."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
+        return existing(plain(self))
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Row:

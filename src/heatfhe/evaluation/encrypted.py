@@ -7,7 +7,6 @@ of the key alone: decrypted values of an approximate scheme are not to be publis
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.engine import Engine, run
 from heatfhe.errors import ConfigError, DecryptError, FileFormatError
 from heatfhe.evaluation.fidelity import Fidelity, fidelity
-from heatfhe.files import atomic_write, json_digest
+from heatfhe.files import atomic_write, existing, json_digest, plain
 from heatfhe.planning import CostTable, Plan, ProgramName, tally
 from heatfhe.progress import SILENT, Reporter
 
@@ -64,28 +63,22 @@ class Endpoint:
 
 
 @dataclass(slots=True)
-class Stopwatch:
-    """A reporter that adds up seconds and bootstraps by operator, and passes what it hears on."""
+class Stopwatch(Reporter):
+    """Adds up seconds and bootstraps by operator."""
 
-    inner: Reporter = SILENT
     clock: Callable[[], float] = time.perf_counter
     seconds: Counter[str] = field(default_factory=Counter)
     bootstraps: int = 0
     _last: float = 0.0
 
     def start(self, task: str, total: int | None = None) -> None:
-        """A program begins."""
         self._last = self.clock()
 
     def advance(self, task: str, **facts: float | int | str) -> None:
-        """A step is done."""
         now = self.clock()
         self.seconds[str(facts.get("operator", ""))] += now - self._last  # type: ignore[assignment]
         self.bootstraps += str(facts.get("kind", "")).startswith("bootstrap")
         self._last = now
-
-    def done(self, task: str) -> None:
-        """A program has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +107,7 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        own = ("name", "engine", "params", "positions", "bootstraps", "seconds")
-        error = self.largest_error if math.isfinite(self.largest_error) else None
-        return {
-            **{k: getattr(self, k) for k in own},
-            "by_operator": dict(self.by_operator),
-            "predicted": dict(self.predicted),
-            "largest_error": error,
-            "fidelity": self.fidelity.as_json(),
-        }
+        return existing(plain(self))
 
 
 def decode_windows(
@@ -230,9 +215,7 @@ class FreeRun:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        lists = {"tokens": list(self.tokens), "wanted": list(self.wanted)}
-        maps = {"by_operator": dict(self.by_operator), "predicted": dict(self.predicted)}
-        return {**lists, "bootstraps": self.bootstraps, "seconds": self.seconds, **maps}
+        return plain(self)
 
 
 def free_running(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from heatfhe import records
 from heatfhe.errors import ConfigError
+from heatfhe.files import existing, plain
 
 Logits = NDArray[np.float64]
 
@@ -39,8 +40,7 @@ class Fidelity:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form; a number that does not exist is null."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return {k: _jsonable(v) for k, v in plain.items()}
+        return existing(plain(self))
 
 
 def log_softmax(logits: Logits) -> Logits:
@@ -106,9 +106,3 @@ def _nanmean(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 def _median(values: NDArray[np.float64]) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if known.size else float("nan")
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_jsonable(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from heatfhe.circuit import Circuit
 from heatfhe.engine import ClearEngine, run
 from heatfhe.evaluation.encrypted import Endpoint
+from heatfhe.files import plain
 from heatfhe.planning import Plan, ProgramName, Step
+from heatfhe.progress import Reporter
 
 Real = NDArray[np.float64]
 Look = Callable[[Step], bool]
@@ -62,7 +64,7 @@ class StepError:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        return asdict(self)
+        return plain(self)
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class Pair:
     other: Any
 
 
-class Lockstep:
+class Lockstep(Reporter):
     """An engine of pairs, and the reporter that hears which step made them. ``seen`` grows as the plan runs."""
 
     def __init__(
@@ -137,7 +139,6 @@ class Lockstep:
     # -- as a reporter ------------------------------------------------------------------------------------------------
 
     def start(self, task: str, total: int | None = None) -> None:
-        """A program begins."""
         self._program, self._step = task, 0
         self._made.clear()
 
@@ -149,9 +150,6 @@ class Lockstep:
                 self._compare(step, pair)
         self._made.clear()
         self._step += 1
-
-    def done(self, task: str) -> None:
-        """A program has ended."""
 
     def _compare(self, step: Step, pair: Pair) -> None:
         true, follows = pair.clear.slots

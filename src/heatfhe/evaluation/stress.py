@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from heatfhe.approx import cutmax
 from heatfhe.circuit import Circuit
 from heatfhe.errors import DataError
+from heatfhe.files import existing, plain
 from heatfhe.odd import KINDS, Rows, odd_rows, some_of
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.records import FAINT_LEADER, Calibration
@@ -62,9 +63,8 @@ class Stress:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form; a number that does not exist is null."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        sites = [[s.name, s.windows, _jsonable(s.excess)] for s in self.sites]
-        return plain | {"smallest_leader": _jsonable(self.smallest_leader), "sites": sites}
+        sites = [[s.name, s.windows, s.excess] for s in self.sites]
+        return existing(plain(self) | {"sites": sites})
 
     def row(self) -> tuple[Any, ...]:
         """A row under HEADERS."""
@@ -197,7 +197,3 @@ def _leaders(known: Calibration, logits: Any) -> NDArray[np.float64]:
 
 def _numpy(value: Any) -> NDArray[Any]:
     return np.asarray(value if isinstance(value, np.ndarray) else value.cpu())
-
-
-def _jsonable(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -11,6 +11,7 @@ from heatfhe.engine import Conversation, Runner
 from heatfhe.errors import WireError
 from heatfhe.files import atomic_write
 from heatfhe.planning import Plan, ProgramName
+from heatfhe.progress import Reporter
 from heatfhe.server.store.journal import Journal, Snapshot
 from heatfhe.server.store.quota import client_bytes, over_quota
 from heatfhe.server.work.orders import Assignment, Completed, Progress, Running
@@ -101,8 +102,8 @@ def _need_room(task: Assignment, size: int) -> None:
         raise over_quota(size, used, task.client_bytes)
 
 
-class _Watch:
-    """A Reporter of one job's units: tells what they do and what time is left, and raises if the job is cancelled."""
+class _Watch(Reporter):
+    """Reports one job's units: tells what they do and what time is left, and raises if the job is cancelled."""
 
     def __init__(
         self, plan: Plan, units: Sequence[Unit], emit: Emit, cancelled: Callable[[], bool], seconds_per_unit: float
@@ -134,9 +135,6 @@ class _Watch:
         self._emit(self._now)
         self._check()
 
-    def start(self, task: str, total: int | None = None) -> None:
-        return
-
     def advance(self, task: str, **facts: float | int | str) -> None:
         if not str(facts.get("kind", "")).startswith("bootstrap"):
             return
@@ -147,9 +145,6 @@ class _Watch:
             self._last = now
             eta = round(self._mean * (self._left - self._done / self._total), 1)
             self._emit(replace(self._now, bootstrap=self._done, bootstraps=self._total, eta_s=eta))
-
-    def done(self, task: str) -> None:
-        return
 
     def _check(self) -> None:
         if self._cancelled():
