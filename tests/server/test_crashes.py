@@ -24,7 +24,7 @@ from heatfhe.server.store.jobs import ENDED, Job, JobStore
 from heatfhe.server.store.keys import FolderKeys, KeyStore
 from heatfhe.wire import Refusal
 from tests.server.serving import ROOT, BigKeyring, joined, wait_for
-from tests.server.test_stores import manifest_of, send, sha, store
+from tests.server.test_stores import manifest_of, queued_job, send, sha, store
 
 
 class Killed(BaseException):
@@ -191,8 +191,9 @@ def no_room_for_ends(path: Path, kind: str, version: int, body: dict[str, Any]) 
 def job_in(jobs: JobStore, folder: Path, key: str = "key-0") -> Job:
     upload = folder / "upload"
     upload.write_bytes(b"message")
-    facts = {"session": "s", "mode": "free", "steps": 2, "inputs": 2, "pending": False, "units": 3}
-    return jobs.create("alice", **facts, idempotency=key, upload=upload, digest=sha(b"message"), now=1)
+    job = queued_job(steps=2, units=3, idempotency=key, request=sha(b"message"), created=1)
+    jobs.add(job, upload)
+    return job
 
 
 def test_a_request_stays_until_the_record_of_its_jobs_end_is_on_disk(tmp_path: Path) -> None:

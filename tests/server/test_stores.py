@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError
 from heatfhe.server.store import disk
 from heatfhe.server.store.auth import ClientBook
 from heatfhe.server.store.disk import folder_bytes
-from heatfhe.server.store.jobs import JobStore
+from heatfhe.server.store.jobs import Job, JobStore
 from heatfhe.server.store.journal import Journal, Snapshot
 from heatfhe.server.store.keys import FolderKeys, KeyStore
 from heatfhe.server.store.quota import Quota
@@ -26,6 +27,12 @@ from heatfhe.server.store.sessions import SessionStore
 from heatfhe.wire import KeyEntry, KeyManifest, Refusal
 
 CONFIG = "ab" * 32
+
+
+def queued_job(**facts: Any) -> Job:
+    """A job of alice that waits."""
+    same = {"client": "alice", "session": "s", "mode": "free", "inputs": 2, "pending": False, "state": "queued"}
+    return Job(job=secrets.token_hex(16), **same, **facts)
 
 
 def sha(data: bytes) -> str:
@@ -315,21 +322,8 @@ def test_jobs_survive_a_restart_and_ended_ones_stay_ended(tmp_path: Path) -> Non
     for i in range(2):
         upload = tmp_path / f"upload{i}"
         upload.write_bytes(b"message")
-        made.append(
-            jobs.create(
-                "alice",
-                session="s",
-                mode="free",
-                steps=3,
-                inputs=2,
-                pending=False,
-                units=4,
-                idempotency=f"key-{i}",
-                upload=upload,
-                digest=sha(b"message"),
-                now=i,
-            )
-        )
+        made.append(queued_job(steps=3, units=4, idempotency=f"key-{i}", request=sha(b"message"), created=i))
+        jobs.add(made[-1], upload)
     jobs.update(made[0].job, state="done", ended=5.0, outputs=3)
     assert jobs.update(made[0].job, state="running").state == "done"
     again = JobStore(tmp_path)

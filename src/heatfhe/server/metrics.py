@@ -5,26 +5,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
 
 BUCKETS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0)
 
 
-class _Metric(NamedTuple):
-    kind: str
-    help: str
-
-
-METRICS: dict[str, _Metric] = {
-    "heatfhe_requests_total": _Metric("counter", "Requests answered, by status."),
-    "heatfhe_received_bytes_total": _Metric("counter", "Bytes of request bodies accepted."),
-    "heatfhe_jobs_total": _Metric("counter", "Jobs ended, by outcome."),
-    "heatfhe_steps_total": _Metric("counter", "Plan runs finished: prompt and generate steps."),
-    "heatfhe_queue_jobs": _Metric("gauge", "Jobs waiting."),
-    "heatfhe_running_jobs": _Metric("gauge", "Jobs running."),
-    "heatfhe_workers": _Metric("gauge", "Worker processes alive."),
-    "heatfhe_queue_seconds": _Metric("histogram", "Time a job waited before its first turn."),
-    "heatfhe_job_seconds": _Metric("histogram", "Time from a job's first turn to its end."),
+METRICS = {  # kind and help
+    "heatfhe_requests_total": ("counter", "Requests answered, by status."),
+    "heatfhe_received_bytes_total": ("counter", "Bytes of request bodies accepted."),
+    "heatfhe_jobs_total": ("counter", "Jobs ended, by outcome."),
+    "heatfhe_steps_total": ("counter", "Plan runs finished: prompt and generate steps."),
+    "heatfhe_queue_jobs": ("gauge", "Jobs waiting."),
+    "heatfhe_running_jobs": ("gauge", "Jobs running."),
+    "heatfhe_workers": ("gauge", "Worker processes alive."),
+    "heatfhe_queue_seconds": ("histogram", "Time a job waited before its first turn."),
+    "heatfhe_job_seconds": ("histogram", "Time from a job's first turn to its end."),
 }
 
 
@@ -63,8 +57,8 @@ class Metrics:
         with self._lock:
             values, histograms = dict(self._values), {k: list(v) for k, v in self._histograms.items()}
         lines: list[str] = []
-        for name, metric in METRICS.items():
-            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+        for name, (kind, text) in METRICS.items():
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
             for (owner, labels), value in sorted(values.items()):
                 if owner == name:
                     inside = ",".join(f'{k}="{v}"' for k, v in labels)

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from heatfhe.server.faults import log_fault
@@ -142,8 +143,7 @@ class Service:
         self.keys.status(client, key_set)
         if any(s.key_set == key_set for s in self.sessions.all(client)):
             raise Refusal("conflict", "sessions use this key set", "delete them first: DELETE /v1/sessions/{id}")
-        for device in self._devices:
-            device.drop_where(lambda key: key[1:] == (client, key_set))
+        self._end_workers(client, key_set)
         self.keys.delete(client, key_set)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -192,12 +192,7 @@ class Service:
         """How large a job for a model may be."""
         found = job_limits(model.config.params, context=model.config.context, parts=model.parts)
         most = min(found.total_bytes, self.settings.request_bytes)
-        return Limits(
-            header_bytes=found.header_bytes,
-            blocks=found.blocks,
-            block_bytes=min(found.block_bytes, most),
-            total_bytes=most,
-        )
+        return replace(found, block_bytes=min(found.block_bytes, most), total_bytes=most)
 
     @contextmanager
     def incoming(self, client: str, size: int) -> Iterator[Path]:
@@ -268,19 +263,21 @@ class Service:
             now = self.clock.now()
             self.sessions.touch(client, session, now=now)
             self.keys.touch(client, record.key_set, now=now)
-            job = self.jobs.create(
-                client,
+            job = Job(
+                job=secrets.token_hex(16),
+                client=client,
                 session=session,
                 mode=head.mode,
                 steps=head.steps,
                 inputs=head.inputs,
-                pending=record.pending,
                 units=len(work),
+                pending=record.pending,
+                state="queued",
+                created=now,
                 idempotency=idempotency,
-                upload=upload,
-                digest=digest,
-                now=now,
+                request=digest,
             )
+            self.jobs.add(job, upload)
             self.queue.put(client, session, job.job)
         self.events.publish(job.job, state="queued", ahead=self.queue.ahead(job.job) or 0)
         return job, True
@@ -354,5 +351,8 @@ class Service:
         clients = [p.name for p in self.home.iterdir() if p.is_dir()]
         needed = [(c, x.key_set) for c in clients for x in self.sessions.all(c)]
         for client, key_set in self.keys.expire(now=now, after=s.key_seconds, keep=needed):
-            for device in self._devices:
-                device.drop_where(lambda key, owner=(client, key_set): key[1:] == owner)  # type: ignore[misc]
+            self._end_workers(client, key_set)
+
+    def _end_workers(self, client: str, key_set: str) -> None:
+        for device in self._devices:
+            device.drop_where(lambda key: key[1:] == (client, key_set))

@@ -12,17 +12,15 @@ IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 NAME: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,60}$"}
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 NUMBER: dict[str, Any] = {"type": "number", "minimum": 0}
+TEXT: dict[str, Any] = {"type": "string"}
+OBJECT: dict[str, Any] = {"type": "object"}
 MESSAGE = MEDIA_TYPE.split(";")[0]
 
 
-def record(properties: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:
+def record(properties: dict[str, Any]) -> dict[str, Any]:
     """An object with exactly these fields."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": sorted(properties),
-        "additionalProperties": not strict,
-    }
+    required = sorted(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def listing(name: str, item: dict[str, Any], longest: int | None = None) -> dict[str, Any]:
@@ -42,9 +40,9 @@ ERROR = {
             "required": ["code", "message", "remedy"],
             "properties": {
                 "code": {"type": "string", "enum": sorted(STATUS)},
-                "message": {"type": "string"},
-                "remedy": {"type": "string"},
-                "facts": {"type": "object"},
+                "message": TEXT,
+                "remedy": TEXT,
+                "facts": OBJECT,
             },
         }
     },
@@ -55,11 +53,8 @@ KEY_MANIFEST = record(
 )
 KEY_STATUS = record(
     {
-        "key_set": DIGEST,
-        "config_id": DIGEST,
-        "size": COUNT,
-        "created": COUNT,
-        "used": COUNT,
+        **dict.fromkeys(("key_set", "config_id"), DIGEST),
+        **dict.fromkeys(("size", "created", "used"), COUNT),
         "complete": {"type": "boolean"},
         "missing": {"type": "array", "items": record({"sha256": DIGEST, "have": COUNT})},
     }
@@ -68,45 +63,32 @@ SESSION_REQUEST = record({"config_id": DIGEST, "key_set": DIGEST})
 SESSION = record(
     {
         "session": IDENTIFIER,
-        "model": {"type": "string"},
-        "config_id": DIGEST,
-        "key_set": DIGEST,
-        "created": COUNT,
-        "used": COUNT,
-        "position": COUNT,
+        "model": TEXT,
+        **dict.fromkeys(("config_id", "key_set"), DIGEST),
+        **dict.fromkeys(("created", "used", "position", "size"), COUNT),
         "pending": {"type": "boolean"},
-        "size": COUNT,
     }
 )
 JOB = record(
     {
-        "job": IDENTIFIER,
-        "session": IDENTIFIER,
+        **dict.fromkeys(("job", "session"), IDENTIFIER),
         "mode": {"type": "string", "enum": sorted(set(MODES.values()))},
-        "steps": COUNT,
-        "inputs": COUNT,
-        "units": COUNT,
         "state": {"type": "string", "enum": ["queued", "running", "done", "failed", "cancelled"]},
-        "done": COUNT,
-        "outputs": COUNT,
-        "created": NUMBER,
-        "started": NUMBER,
-        "error": {"type": "string"},
-        "message": {"type": "string"},
+        **dict.fromkeys(("steps", "inputs", "units", "done", "outputs"), COUNT),
+        **dict.fromkeys(("created", "started"), NUMBER),
+        **dict.fromkeys(("error", "message"), TEXT),
     }
 )
 CONFIG = record(
     {
         "config_id": DIGEST,
-        "config": {"type": "object"},
-        "price": {"type": "object"},
-        "limits": {"type": "object"},
+        **dict.fromkeys(("config", "price", "limits"), OBJECT),
         "api_versions": {"type": "array", "items": {"type": "integer"}},
     }
 )
-MODEL_ROW = record({"model": {"type": "string"}, "config_id": DIGEST})
+MODEL_ROW = record({"model": TEXT, "config_id": DIGEST})
 HAVE = record({"have": COUNT})
-HEALTH = record({"status": {"type": "string"}})
+HEALTH = record({"status": TEXT})
 
 
 def answers(
@@ -126,4 +108,3 @@ def body(schema: dict[str, Any], media: str = "application/json") -> dict[str, A
 
 
 BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
-EVENTS: dict[str, Any] = {"type": "string"}

@@ -62,7 +62,7 @@ def _public(_gate: Gate, service: Service, add: Callable[..., None]) -> None:
         return PlainTextResponse(service.metrics.text(service.gauges()), media_type="text/plain; version=0.0.4")
 
     add("GET", "/healthz", health, d.answers(d.HEALTH))
-    add("GET", "/metrics", metrics, d.answers(d.EVENTS, 404, media="text/plain"))
+    add("GET", "/metrics", metrics, d.answers(d.TEXT, 404, media="text/plain"))
 
 
 def _models(gate: Gate, service: Service, add: Callable[..., None]) -> None:
@@ -231,7 +231,7 @@ def _results(gate: Gate, service: Service, add: Callable[..., None]) -> None:
         gate.downloads.check(client)
         return Download(await gate.act(client, service.jobs.open_output, found, step), gate.downloads, client)
 
-    add("GET", "/v1/jobs/{job}/events", events, d.answers(d.EVENTS, 404, media="text/event-stream"))
+    add("GET", "/v1/jobs/{job}/events", events, d.answers(d.TEXT, 404, media="text/event-stream"))
     add("GET", "/v1/jobs/{job}/outputs/{step}", output, d.answers(d.BINARY, 404, 409, media=d.MESSAGE))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from heatfhe.wire import Refusal
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -22,7 +22,7 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as err:
-        if err.errno in _FULL:
+        if err.errno in FULL:
             raise disk_full() from err
         if err.errno in _CLOSED:
             raise disk_full("the server cannot write to its disk") from err

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Callable
@@ -130,37 +129,9 @@ class JobStore:
             job = self._keys.get((client, idempotency))
             return self._jobs.get(job) if job else None
 
-    def create(
-        self,
-        client: str,
-        *,
-        session: str,
-        mode: str,
-        steps: int,
-        inputs: int,
-        pending: bool,
-        units: int,
-        idempotency: str,
-        upload: Path,
-        digest: str,
-        now: float,
-    ) -> Job:
+    def add(self, job: Job, upload: Path) -> None:
         """Take a checked upload over, then write the record: a job exists only with all its bytes."""
-        job = Job(
-            job=secrets.token_hex(16),
-            client=client,
-            session=session,
-            mode=mode,
-            steps=steps,
-            inputs=inputs,
-            units=units,
-            pending=pending,
-            state="queued",
-            created=now,
-            idempotency=idempotency,
-            request=digest,
-        )
-        folder = self.folder(client, job.job)
+        folder = self.folder(job.client, job.job)
         with self._lock, disk_errors():
             try:
                 folder.mkdir(parents=True)
@@ -171,8 +142,7 @@ class JobStore:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
             self._jobs[job.job] = job
-            self._keys[(client, idempotency)] = job.job
-        return job
+            self._keys[(job.client, job.idempotency)] = job.job
 
     def get(self, client: str, job: str) -> Job:
         """One job of this client."""

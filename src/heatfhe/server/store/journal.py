@@ -24,6 +24,7 @@ from heatfhe.errors import FileFormatError
 from heatfhe.files import atomic_directory, plain, read_json, write_json
 
 KIND, VERSION = "heatfhe-journal", 1
+_FACTS = ("position", "pending", "job", "units")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class Journal:
     """Reads and writes the snapshots of one session. One process at a time holds ``lock``."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._path = folder, folder / "journal.json"
 
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
@@ -56,27 +57,18 @@ class Journal:
             try:
                 fcntl.flock(f.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                had = False
+                yield False
             else:
-                had = True
-            yield had
+                yield True
 
     def head(self) -> Snapshot:
         """The current snapshot without its ciphertexts; an empty one if nothing has run."""
-        path = self._folder / "journal.json"
-        if not path.exists():
-            return Snapshot()
-        body = read_json(path, KIND, (VERSION,))
-        return _snapshot(body, {})
+        return _snapshot(self._body(), {})
 
     def read(self) -> Snapshot:
         """The current snapshot, every ciphertext checked against its hash."""
-        path = self._folder / "journal.json"
-        if not path.exists():
-            return Snapshot()
-        body = read_json(path, KIND, (VERSION,))
-        values = {}
-        for number, (name, digest) in enumerate(body["values"]):
+        body, values = self._body(), {}
+        for number, (name, digest) in enumerate(body.get("values", ())):
             data = (self._folder / body["state"] / f"{number:05d}").read_bytes()
             if hashlib.sha256(data).hexdigest() != digest:
                 raise FileFormatError(
@@ -87,7 +79,6 @@ class Journal:
 
     def write(self, snapshot: Snapshot) -> None:
         """Make a snapshot the current one: the old stays whole until the new one is."""
-        path = self._folder / "journal.json"
         serial = 1 + max((int(p.name[6:]) for p in self._folder.glob("state-*")), default=0)
         state = f"state-{serial:06d}"
         rows = []
@@ -99,8 +90,7 @@ class Journal:
                     os.fsync(f.fileno())
                 rows.append([name, hashlib.sha256(data).hexdigest()])
         try:
-            body = plain(snapshot, ("position", "pending", "job", "units"))
-            write_json(path, KIND, VERSION, {**body, "values": rows, "state": state})
+            write_json(self._path, KIND, VERSION, {**plain(snapshot, _FACTS), "values": rows, "state": state})
         except BaseException:
             shutil.rmtree(self._folder / state, ignore_errors=True)
             raise
@@ -108,14 +98,14 @@ class Journal:
 
     def tidy(self) -> None:
         """Remove states that are not current, and what a killed writer left."""
-        path = self._folder / "journal.json"
-        current = read_json(path, KIND, (VERSION,))["state"] if path.exists() else ""
+        current = self._body().get("state", "")
         for old in [*self._folder.glob("state-*"), *self._folder.glob(".state-*")]:
             if old.name != current:
                 shutil.rmtree(old, ignore_errors=True)
 
+    def _body(self) -> dict[str, Any]:
+        return read_json(self._path, KIND, (VERSION,)) if self._path.exists() else {}
+
 
 def _snapshot(body: Mapping[str, Any], values: Mapping[str, bytes]) -> Snapshot:
-    return Snapshot(
-        position=body["position"], pending=body["pending"], job=body["job"], units=body["units"], values=values
-    )
+    return Snapshot(**{name: body[name] for name in _FACTS}, values=values) if body else Snapshot()

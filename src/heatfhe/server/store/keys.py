@@ -21,8 +21,7 @@ from typing import Any
 from heatfhe.errors import FileFormatError, MissingKeyError
 from heatfhe.files import file_digest, plain, read_json, write_json
 from heatfhe.server.store.disk import append, disk_errors, remove_partials
-from heatfhe.server.store.locks import ClientLocks
-from heatfhe.server.store.quota import Quota
+from heatfhe.server.store.quota import ClientLocks, Quota
 from heatfhe.wire import KeyEntry, KeyManifest, Refusal, looks_secret, name_is_secret
 
 KIND, VERSION = "heatfhe-key-set", 1

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heatfhe.server.store.disk import folder_bytes, need_room
-from heatfhe.server.store.locks import ClientLocks
 from heatfhe.wire import Refusal
 
 INCOMING = "incoming"  # uploads on their way; they count by what they were announced with
@@ -24,6 +23,19 @@ def client_bytes(folder: Path) -> int:
 def over_quota(size: int, used: int, most: int) -> Refusal:
     """The refusal for bytes that do not fit."""
     return Refusal("quota", f"{size} bytes do not fit: {used} of {most} are used", "delete sessions or key sets")
+
+
+class ClientLocks:
+    """A lock for every client, so that nobody waits for another's disk work; as many as there are clients."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.RLock] = {}
+
+    def of(self, client: str) -> threading.RLock:
+        """The lock of a client; its holder may take it again."""
+        with self._guard:
+            return self._locks.setdefault(client, threading.RLock())
 
 
 class Quota:

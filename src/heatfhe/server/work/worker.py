@@ -20,13 +20,13 @@ from typing import TextIO
 
 from heatfhe.errors import HeatError, MissingKeyError, WireError
 from heatfhe.server.faults import log_fault
+from heatfhe.server.store.disk import FULL
 from heatfhe.server.wall import close_wall
 from heatfhe.server.work.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Ready, Record, pack, unpack
 from heatfhe.server.work.perform import CancelledWork, perform
 from heatfhe.wire import MessageFile, Refusal
 
 logger = logging.getLogger(__name__)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Orders:
@@ -119,7 +119,7 @@ def _code(err: BaseException) -> str:
         return "key_mismatch"
     if isinstance(err, WireError):
         return "bad_ciphertext"
-    if isinstance(err, OSError) and err.errno in _FULL:
+    if isinstance(err, OSError) and err.errno in FULL:
         return "disk_full"
     return "engine_failed"
 
