@@ -67,15 +67,11 @@ def refit(
     if before.norms:
         kept["form"] = next(iter(before.norms.values())).fit.form
     chosen = FitOptions(**{**kept, **options})
-    switch = prepared.switch
-    saved = switch.mode, switch.soft, switch.guards, switch.bounds, switch.push
-    try:
+    with prepared.switch.kept():
         prepared.set_mode("training", halting="hard")  # guarded, but what is seen is what came before each clamp
         seen = observe(
             prepared, sequences, mode="training", temperature=temperature, argmax=chosen.argmax, reporter=reporter
         )
-    finally:
-        switch.mode, switch.soft, switch.guards, switch.bounds, switch.push = saved
     deltas = {name: row.fit.delta_2 for name, row in before.softmaxes.items()}
     return fit_calibration(
         prepared.architecture, seen, chosen, counts=prepared.counts(), deltas=deltas, reporter=reporter

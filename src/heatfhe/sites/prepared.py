@@ -205,13 +205,12 @@ class Prepared(nn.Module):
 
     @contextmanager
     def _turned(self, mode: Mode | None) -> Iterator[None]:
-        switch, was_training = self.switch, self.model.training
-        saved = switch.mode, switch.soft, switch.guards, switch.bounds, switch.push
+        was_training = self.model.training
         self.model.eval()
         try:
-            if mode is not None and mode != switch.mode:
-                self.set_mode(mode)
-            yield
+            with self.switch.kept():
+                if mode is not None and mode != self.mode:
+                    self.set_mode(mode)
+                yield
         finally:
-            switch.mode, switch.soft, switch.guards, switch.bounds, switch.push = saved
             self.model.train(was_training)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
@@ -44,6 +45,15 @@ class Switch:
     terms: dict[str, Tensor] = field(default_factory=dict)
     hooks: list[Any] = field(default_factory=list)
     fused: ModuleType | None = field(default_factory=lambda: gpu_kernels("heatfhe.sites.fused"))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Run a block after which the mode and what comes with it (see ``Prepared.set_mode``) are as before."""
+        saved = {name: getattr(self, name) for name in ("mode", "soft", "guards", "bounds", "push")}
+        try:
+            yield
+        finally:
+            vars(self).update(saved)
 
     def begin(self, halting: HaltingTable) -> None:
         """Start a forward pass: evaluate the distributions once, forget the last pass's range terms."""
