@@ -28,10 +28,9 @@ from heatfhe.approx import (
     inverse_sqrt,
     reciprocal,
     rms_norm,
-    softmax,
 )
 from heatfhe.errors import ObliviousError
-from tests.approx.steps import layer_norm, newton_step
+from tests.approx.steps import layer_norm, newton_step, softmax_at
 from tests.approx.values import Traced
 from tests.approx.worst_case import fit_softmax
 
@@ -84,11 +83,11 @@ CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "chord": (lambda x: chord_inverse_sqrt(x, ChordSeed(lo=0.5, hi=3.0), 2), 1 + 4),
     "exponential": (lambda x: exponential(x, EXPONENTIAL, mask=0.5), 4 + 2),
     "softmax": (
-        lambda x: softmax(x, SOFTMAX, row_sum=_same, row_length=8.0, mask=1.0, counts=(3, 4)),
+        lambda x: softmax_at(x, SOFTMAX, (3, 4), row_sum=_same, row_length=8.0, mask=1.0),
         (4 + 1) + (2 + 3) + 1 + (1 + (2 + 4) + 1),
     ),
     "softmax, wide": (
-        lambda x: softmax(x, SOFTMAX, row_sum=_same, row_length=8.0, counts=(3, 4), wide=True),
+        lambda x: softmax_at(x, SOFTMAX, (3, 4), row_sum=_same, row_length=8.0, wide=True),
         (4 + 1) + (2 + 3) + (1 + 2 + 4),
     ),
     "rms norm": (

@@ -22,6 +22,7 @@ from heatfhe.approx import (
 )
 from heatfhe.errors import ConfigError
 from heatfhe.files import plain, remade
+from tests.approx.steps import softmax_at
 from tests.approx.values import Traced
 from tests.approx.worst_case import fit_softmax, init_domain, refine_domain, smallest_counts
 
@@ -154,7 +155,7 @@ def test_calibrated_counts_reach_the_exact_softmax(
             lo, lo + width, row_length=n, deltas=(fit.delta_1, fit.delta_2), solver=solver, init_count=counts[0]
         )
     t = (scores - fit.midpoint) / (fit.width / 2)
-    y = softmax(t, fit, row_sum=_rows, row_length=float(n), counts=counts, wide=wide)
+    y = softmax_at(t, fit, counts, row_sum=_rows, row_length=float(n), wide=wide)
     exact = _exact(scores)
     assert np.abs(y / n - exact).max() <= 1e-4
     assert np.abs(y / n / exact - 1.0).max() <= 1.5e-4
@@ -171,11 +172,11 @@ def test_masked_rows_of_every_length_share_one_fit() -> None:
     counts = fit.init.smallest_count(1e-5), fit.refine.smallest_count(1e-5)
     t = np.where(mask > 0, (scores - fit.midpoint) / (fit.width / 2), 0.3)
     init, refine = softmax_solvers(fit, *counts, length)
-    y = softmax(t, fit, row_sum=_rows, row_length=length, mask=mask, init=init, refine=refine)
+    y = softmax(t, fit, row_sum=_rows, mask=mask, init=init, refine=refine)
     np.testing.assert_allclose(y.sum(axis=-1, keepdims=True), length, rtol=1e-4)
     np.testing.assert_allclose(y / length, _exact(scores, mask), atol=3e-5)
     assert (y[mask == 0.0] == 0.0).all()
-    wide = softmax(t, fit, row_sum=_rows, row_length=length, mask=mask, counts=counts, wide=True)
+    wide = softmax_at(t, fit, counts, row_sum=_rows, row_length=length, mask=mask, wide=True)
     np.testing.assert_allclose(wide, y, rtol=1e-10)
 
 
@@ -244,8 +245,8 @@ def test_products_of_the_two_forms() -> None:
     fit = fit_softmax(-4.0, 4.0, row_length=8, deltas=(2, 2))
     t = np.linspace(-1, 1, 8)
     total = lambda v: Traced(np.full(8, v.value.sum()), v.spent, v.tally)  # noqa: E731
-    scalar = softmax(Traced(t), fit, row_sum=total, row_length=8.0, counts=(3, 4))
-    wide = softmax(Traced(t), fit, row_sum=total, row_length=8.0, counts=(3, 4), wide=True)
+    scalar = softmax_at(Traced(t), fit, (3, 4), row_sum=total, row_length=8.0)
+    wide = softmax_at(Traced(t), fit, (3, 4), row_sum=total, row_length=8.0, wide=True)
     assert (scalar.spent, wide.spent) == (fit.levels(3, 4), fit.levels(3, 4, wide=True))
     np.testing.assert_allclose(scalar.value, wide.value, rtol=1e-12)
 
@@ -267,11 +268,7 @@ def test_refusals_and_json() -> None:
         SoftmaxFit(lo=-4, hi=4, delta_1=4, delta_2=1, exponential=fit_exponential(1.0, 8, 1), init=fit.init)
     with pytest.raises(ConfigError, match="refine"):
         SoftmaxFit(lo=-4, hi=4, delta_1=2, delta_2=2, exponential=fit.exponential, init=fit.init)
-    with pytest.raises(ConfigError, match="needs init and refine, or counts"):
-        softmax(0.0, fit, row_sum=lambda s: s)
-    with pytest.raises(ConfigError, match="not both"):
-        softmax(0.0, fit, row_sum=lambda s: s, counts=(1, 1), init=lambda s: s)
-    with pytest.raises(ConfigError, match="give counts"):
-        softmax(0.0, fit, row_sum=lambda s: s, init=lambda s: s, refine=lambda s: s, wide=True)
+    with pytest.raises(ConfigError, match="1 passes needs refine"):
+        softmax(0.0, fit, row_sum=lambda s: s, init=lambda s: s)
     with pytest.raises(ConfigError, match="too wide"):
         smallest_deltas(1e9)

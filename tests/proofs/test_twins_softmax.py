@@ -30,7 +30,7 @@ def two_phases(x: Array, delta_2: int, **solvers: Any) -> Array:
     fit, n = fitted(delta_2, len(x)), float(len(x))
     exact = {"init": lambda s: n / s, "refine": lambda s: n / s}
     y = softmax(
-        x / (WIDTH / 2.0), fit, row_sum=np.sum, row_length=n,
+        x / (WIDTH / 2.0), fit, row_sum=np.sum,
         exponentiate=lambda t: np.exp(t * fit.width / (2.0 * delta_2)), **{**exact, **solvers},
     )
     return y / n

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from heatfhe.approx import inverse_sqrt, reciprocal, softmax
+from heatfhe.approx import inverse_sqrt, reciprocal
 from heatfhe.errors import ConfigError, SiteError
 from heatfhe.ranges import FitOptions, Observation, Range, calibrate, fit_calibration, observe, refit
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared, prepare
+from tests.approx.steps import softmax_at
 from tests.gpt2_tiny import random_tokens, tiny_gpt2, worst
 
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -120,12 +121,12 @@ def test_calibrated_softmax_is_within_1e_4_of_the_exact_one(
         scores = np.concatenate(rows[name])
         for length in (1, 2, 5, 16):
             s = scores[:, length - 1, :length]
-            y = softmax(
+            y = softmax_at(
                 (s - row.fit.midpoint) / (row.fit.width / 2),
                 row.fit,
+                (row.init_count, row.refine_count),
                 row_sum=lambda r: r.sum(-1, keepdims=True),
                 row_length=float(length),
-                counts=(row.init_count, row.refine_count),
             )
             e = np.exp(s - s.max(-1, keepdims=True))
             assert np.abs(y / length - e / e.sum(-1, keepdims=True)).max() < 1e-4

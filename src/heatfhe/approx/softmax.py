@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from heatfhe.approx import _check
 from heatfhe.approx.arithmetic import Plain, T
 from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
-from heatfhe.approx.reciprocal import ReciprocalFit, divide, reciprocal
+from heatfhe.approx.reciprocal import ReciprocalFit, reciprocal
 from heatfhe.errors import ConfigError
 
 # Legend: M = hi - lo, the width of the scores; delta_1 the power the fitted exponential is raised to; delta_2 the
@@ -81,47 +82,30 @@ def softmax(
     fit: SoftmaxFit,
     *,
     row_sum: Callable[[T], T],
-    row_length: Plain = 1.0,
-    mask: Plain | None = None,
-    init: Callable[[T], T] | None = None,
+    init: Callable[[T], T],
     refine: Callable[[T], T] | None = None,
-    counts: tuple[int, int] | None = None,
-    wide: bool = False,
+    mask: Plain | None = None,
     exponentiate: Callable[[T], T] | None = None,
 ) -> T:
     """row_length times the softmax of the scores t stands for: rows of mean one over the entries the mask keeps.
 
-    init(s) and refine(s) return row_length / s; give them, or counts for the plain solvers. wide=True (with counts)
-    lets each row ride as its division's numerator instead of multiplying it by the finished reciprocal.
+    init(s) and refine(s) return row_length / s, as ``solvers`` makes them; a fit with passes needs both.
     exponentiate(t), when given, stands in for the fitted exponential, mask included (training uses the analytic one).
 
     Domain  -1 <= t <= 1 everywhere, masked entries included; row sums inside fit.init and fit.refine.
     Bound   relative error e_r + delta_2 * exponential.final_error to first order, e_r the last reciprocal's own:
             what earlier ones leave is common to the row and cancels.
-    Depth   fit.levels(*counts, wide=wide); with callables, exponential + init + 1 + passes * (1 + refine + 1).
+    Depth   exponential + init + 1 + passes * (1 + refine + 1): fit.levels at the counts of ``solvers``.
     Source  the paper, Softmax; Moon et al. (THOR).
     """
-    if wide and counts is None:
-        raise ConfigError("wide=True divides by the plain solvers: give counts instead of init and refine")
-    if counts is not None:
-        if init is not None or refine is not None:
-            raise ConfigError("give init and refine, or counts, not both")
-        init, refine = solvers(fit, counts[0], counts[1], row_length)
-    if init is None or (fit.passes and refine is None):
-        raise ConfigError(
-            f"a softmax of {fit.passes} passes needs {'init and refine' if fit.passes else 'init'}, or counts"
-        )
+    if fit.passes and refine is None:
+        raise ConfigError(f"a softmax of {fit.passes} passes needs refine, too")
     y = exponential(t, fit.exponential, mask=mask) if exponentiate is None else exponentiate(t)
-    if wide and counts is not None:
-        y = divide(y, row_sum(y), fit.init, counts[0], scale=1.0 / row_length)
-    else:
-        y = y * init(row_sum(y))
+    y = y * init(row_sum(y))
     for _ in range(fit.passes):
+        assert refine is not None
         y = y * y
-        if wide and counts is not None and fit.refine is not None:
-            y = divide(y, row_sum(y), fit.refine, counts[1], scale=1.0 / row_length)
-        elif refine is not None:
-            y = y * refine(row_sum(y))
+        y = y * refine(row_sum(y))
     return y
 
 
@@ -129,20 +113,10 @@ def solvers(
     fit: SoftmaxFit, init_count: int, refine_count: int, row_length: Plain
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any] | None]:
     """The plain init and refine: each row_length / s at its count, row_length folded into the seed."""
-    scale = 1.0 / row_length
-    first, second = fit.init, fit.refine
-
-    def init(s: Any) -> Any:
-        return reciprocal(s, first, init_count, scale=scale)
-
-    if second is None:
+    init = partial(reciprocal, fit=fit.init, count=init_count, scale=1.0 / row_length)
+    if fit.refine is None:
         return init, None
-
-    def refine(s: Any) -> Any:
-        assert second is not None
-        return reciprocal(s, second, refine_count, scale=scale)
-
-    return init, refine
+    return init, partial(reciprocal, fit=fit.refine, count=refine_count, scale=1.0 / row_length)
 
 
 def smallest_deltas(width: float, budget: float = 1e-4, delta_2: int = 2, degree: int = 8) -> tuple[int, int]:

@@ -127,7 +127,6 @@ def _attention(circuit: Circuit, stage: Attention, given: list[Rows], cache: Cac
         t,
         c.fit,
         row_sum=lambda r: r.sum(axis=-1, keepdims=True),
-        row_length=row_length,
         mask=mask,
         init=lambda s: tap(f"{stage.name}/inverse", init(tap(f"{stage.name}/sum", s))),
         refine=None if refine is None else lambda s: tap(f"{stage.name}/inverse", refine(tap(f"{stage.name}/sum2", s))),

@@ -178,7 +178,6 @@ def _approximate(site: AttentionSite, scores: Tensor, keep: Tensor, row_length: 
         t,
         fit,
         row_sum=lambda r: r.sum(dim=-1, keepdim=True),
-        row_length=row_length,
         mask=mask,
         init=init,
         refine=refine,

@@ -144,7 +144,7 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
         squared = 1.0 / (1 << c.fit.exponential.squarings)
         mask = Public.of(Mask.CAUSAL) * (ROWS * (c.fit.init.hi / aim)).power(-squared)
         y = approximate_softmax(
-            t, c.fit, row_sum=row_sum, row_length=ROWS, mask=mask, init=solver(c.fit.init, c.init_count),
+            t, c.fit, row_sum=row_sum, mask=mask, init=solver(c.fit.init, c.init_count),
             refine=None if c.fit.refine is None else solver(c.fit.refine, c.refine_count),
         )  # fmt: skip
         return r.clip(y, root.coefficient, rows=0.5), root
