@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from heatfhe.approx import (
 from heatfhe.approx.argmax import raise_to
 from heatfhe.circuit import Circuit
 from heatfhe.models import gpt2_stages
+from heatfhe.planning import Plan
 from heatfhe.records import (
     ActivationCalibration,
     ArgmaxCalibration,
@@ -191,3 +193,12 @@ def argmax_schedule(logits: Array, powers: tuple[int, ...] = (3, 3, 3)) -> Argma
     total = x.sum(-1)
     final = ReciprocalFit(lo=float(total.min()) / 4, hi=float(total.max()) * 4)
     return ArgmaxSchedule(rounds=tuple(rounds), final=final, final_count=final.smallest_count(1e-2))
+
+
+def narrowed(plan: Plan, share: float) -> Plan:
+    """The plan with every refresh told to expect this share of the magnitudes it was planned for."""
+    programs = {
+        name: replace(p, steps=tuple(replace(s, bound=s.bound * share) for s in p.steps))
+        for name, p in plan.programs.items()
+    }
+    return replace(plan, programs=programs)

@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 
+import heatfhe.cli.evaluate
+from heatfhe.circuit import Circuit
 from heatfhe.cli import main
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.files import read_json
-from tests.tiny import tiny_circuit
+from tests.tiny import narrowed, tiny_circuit
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +38,29 @@ def test_teacher_forced_and_free_running(folder: Path, tmp_path: Path, capsys: p
     assert read_json(out / "evaluation.json", "heatfhe-evaluation", (1,)) == body
     assert main([*arguments, "--out", str(out)]) == 0  # finished windows are read, not run
     assert "operator" in capsys.readouterr().out
+
+
+def test_ordinary_text_above_the_planned_bound_is_counted_and_not_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = heatfhe.cli.evaluate.plan
+    monkeypatch.setattr(heatfhe.cli.evaluate, "plan", lambda *a, **k: narrowed(own(*a, **k), 0.05))
+    Tokenizer(models.WordLevel({f"w{i}": i for i in range(32)}, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))
+    words = (tmp_path / "tokenizer.json").read_bytes()
+    replace(Circuit.load(folder), tokenizer={"tokenizer.json": words}).save(tmp_path / "circuit")
+    (tmp_path / "story.txt").write_text("w5")
+    np.save(tmp_path / "story.npy", np.arange(9) % 32)
+    arguments = ["evaluate", str(tmp_path / "circuit"), "--params", "insecure-openfhe-11", "--positions", "3"]
+    assert main([*arguments, "--text", str(tmp_path / "story.npy"), "--free", "1", "--prompt", "w7", "--json"]) == 0
+    said = capsys.readouterr()
+    body = json.loads(said.out)
+    assert body["exceeded"]["tiny-0"] > 0
+    assert f"{body['exceeded']['tiny-0']} refreshes met magnitudes above what the plan expects" in said.err
+    assert body["evaluations"][0]["fidelity"]["top1"] == 1.0
+    assert main([*arguments, "--text", str(tmp_path / "story.txt")]) == 1
+    assert "holds 1 tokens" in capsys.readouterr().err
+    assert main([*arguments, "--text", "a.txt", "--tokens", "b.npy"]) == 1
+    assert "give one" in capsys.readouterr().err
 
 
 def test_measured_noise_is_injected(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

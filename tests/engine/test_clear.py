@@ -117,6 +117,23 @@ def test_a_bootstrap_refuses_what_a_real_one_would_destroy() -> None:
     assert loose.bootstrap(loose.value(x, 0), period=4, bound=0.1).level == PARAMS.levels
 
 
+def test_a_lenient_engine_counts_what_is_above_its_plan_and_refuses_what_is_out_of_reach() -> None:
+    e, reach = engine(lenient=True), PARAMS.reach
+    assert e.bootstrap(e.value(np.full(N, 2.0)), period=1, bound=2.0).level == PARAMS.levels
+    assert (e.exceeded, e.furthest) == (0, 1.0)
+    for size in (3.0, 2.5):
+        got = e.bootstrap(e.value(np.full(N, size)), period=1, bound=2.0)
+        assert np.array_equal(got.slots, np.full(N, size))
+    assert (e.exceeded, e.furthest) == (2, 1.5)
+    for wrong in (reach * 1.01, np.inf):
+        with pytest.raises(EngineError, match="planned for magnitudes up to 2"):
+            e.bootstrap(e.value(np.full(N, wrong)), period=1, bound=2.0)
+    assert e.exceeded == 2
+    simulated = load_engine("clear")(KeyRequest(params=PARAMS, rotations=()), MemoryKeys({}))
+    simulated.bootstrap(simulated.value(np.full(N, 3.0)), period=1, bound=2.0)
+    assert simulated.exceeded == 1
+
+
 def test_pairs_lose_the_levels_the_parameters_say() -> None:
     params = clear_params(16, levels=5, pair_levels=2)
     e = ClearEngine(params)

@@ -17,7 +17,7 @@ from heatfhe.circuit import store
 from heatfhe.circuit.fold import Folded, fold
 from heatfhe.circuit.forward import Cache, Rows, Tap, embed, forward, no_tap, one_hot
 from heatfhe.circuit.spec import check
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, DataError
 from heatfhe.records import FAINT_LEADER, Calibration
 from heatfhe.stages import Shape, Stage
 
@@ -118,6 +118,24 @@ class Circuit:
             if cache.length < self.shape.context:
                 x = self.folded.placed((hot @ self.folded.token)[None, :], cache.length)
         return out
+
+    @cached_property
+    def _words(self) -> Any:
+        from tokenizers import Tokenizer
+
+        if "tokenizer.json" not in self.tokenizer:
+            raise DataError(
+                f"circuit {self.name} has no tokenizer; give token ids, or export it with --tokenizer FOLDER"
+            )
+        return Tokenizer.from_str(self.tokenizer["tokenizer.json"].decode())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, by the circuit's own tokenizer."""
+        return list(self._words.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids."""
+        return str(self._words.decode(list(tokens)))
 
     def with_counts(self, counts: Mapping[str, int]) -> Circuit:
         """The same circuit with other counts."""

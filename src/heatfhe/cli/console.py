@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -22,20 +23,36 @@ class Console:
         self.quiet, self.as_json = quiet, as_json
         self._out, self._err = out or sys.stdout, err or sys.stderr
         self.color = self._out.isatty() and not os.environ.get("NO_COLOR")
+        self.open = False  # a line of streamed text has begun on the terminal that also shows progress
+        self.drawn = False  # the terminal's line is taken by progress
 
     @property
     def reporter(self) -> Reporter:
         """Draws progress on a terminal, a line per tenth elsewhere, nothing when quiet."""
-        return SILENT if self.quiet else ProgressLine(self._err)
+        return SILENT if self.quiet else ProgressLine(self._err, self)
+
+    def stream(self, piece: str) -> None:
+        """Text as it comes, without an end of line. Progress is drawn under it until a line ends it."""
+        if piece and not (self.quiet or self.as_json):
+            self._out.write(self._cleared() + piece)
+            self._out.flush()
+            self.open = self._out.isatty() and self._err.isatty() and not piece.endswith("\n")
+
+    def _cleared(self) -> str:
+        """What removes the progress from a terminal, under a line of text or from a line of its own."""
+        drawn, self.drawn = self.drawn and self._out.isatty(), False
+        return "\033[J" if self.open else "\r\033[K" if drawn else ""
 
     def print(self, text: str = "") -> None:
         """A line for people."""
         if not (self.quiet or self.as_json):
-            print(text, file=self._out, flush=True)
+            print(self._cleared() + text, file=self._out, flush=True)
+            self.open = False
 
     def warn(self, text: str) -> None:
         """A line for people that must not be missed."""
-        print(f"warning: {text}", file=self._err, flush=True)
+        print(self._cleared() + "\n" * self.open + f"warning: {text}", file=self._err, flush=True)
+        self.open = False
 
     def heading(self, text: str) -> None:
         """A line that stands out."""
@@ -52,10 +69,11 @@ class Console:
 
 
 class ProgressLine:
-    """One task at a time on one line of a terminal; elsewhere a line whenever a tenth is done."""
+    """One task at a time on one line of a terminal, under any text that is being streamed; elsewhere a line whenever a
+    tenth is done."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._tty = stream, stream.isatty()
+    def __init__(self, stream: TextIO, console: Console) -> None:
+        self._stream, self._tty, self._console = stream, stream.isatty(), console
         self._tasks: dict[str, tuple[int | None, int, float]] = {}
         self._drawn = 0.0
 
@@ -74,14 +92,28 @@ class ProgressLine:
             left = "" if not total else f" {count}/{total}, {_span((now - began) / count * (total - count))} left"
             shown = " ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in facts.items())
             line = f"{task}{left or f' {count}'}  {shown}"
-            self._stream.write(f"\r\033[K{line[:110]}" if self._tty else line + "\n")
+            self._stream.write(self._drawing(line) if self._tty else line + "\n")
             self._stream.flush()
+
+    def _drawing(self, line: str) -> str:
+        """The line in place of the last one. Under text: make room, draw there, and leave the cursor in the text."""
+        line, self._console.drawn = line[: min(110, shutil.get_terminal_size().columns - 1)], True
+        return f"\033D\033[A\0337\033[B\r\033[K{line}\0338" if self._console.open else f"\r\033[K{line}"
 
     def done(self, task: str) -> None:
         if self._tty and task in self._tasks:
-            self._stream.write("\r\033[K")
+            self._stream.write("\033[J" if self._console.open else "\r\033[K")
+            self._console.drawn = False
             self._stream.flush()
         self._tasks.pop(task, None)
+
+
+def warn_exceeded(console: Console, name: str, count: int) -> None:
+    """Say that a simulated run met magnitudes its plan did not expect; it went on, as a real engine would."""
+    console.warn(
+        f"{name}: {count} refreshes met magnitudes above what the plan expects, inside the parameters' reach. A real "
+        "engine goes on there with a little less precision; calibrate on wider text (heat calibrate --text) to avoid it"
+    )
 
 
 def format_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -18,12 +18,12 @@ from heatfhe.cli.bench_engine import (
     clock_of,
     open_engine,
 )
-from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import circuit_folder
+from heatfhe.cli.console import Console, warn_exceeded
+from heatfhe.cli.model_source import circuit_folder, circuit_tokens
 from heatfhe.client import load_keyring
 from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
-from heatfhe.evaluation import Endpoint, Evaluation, FreeRun, evaluate, free_running, sample_windows
+from heatfhe.evaluation import Endpoint, Evaluation, FreeRun, evaluate, free_running, sample_windows, text_rows
 from heatfhe.files import atomic_write, file_digest, write_json
 from heatfhe.planning import Plan, ProgramName, cost_table, default_cost, plan, preset
 
@@ -31,7 +31,8 @@ HELP = "Decode under encryption and compare with the circuit's own clear logits:
 EXAMPLES = (
     "  heat evaluate default --engine openfhe --windows 1 --positions 2 --out runs/openfhe\n"
     "  heat evaluate default default-calibrated --engine clear --noise noise.json --windows 8 --positions 16\n"
-    "  heat evaluate default --engine openfhe --free 4 --prompt 5,17,3\n"
+    "  heat evaluate default --text story.txt --windows 4 --positions 16\n"
+    "  heat evaluate default --engine openfhe --free 4 --prompt 'Once upon a time'\n"
 )
 
 
@@ -44,8 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--windows", type=int, default=1, help="teacher-forced windows (default 1; 0 for none)")
     parser.add_argument("--positions", type=int, default=4, help="positions per window (default 4)")
     parser.add_argument("--tokens", type=Path, metavar="FILE", help=".npy of token ids (windows, positions + 1)")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="text whose windows to decode, or .npy of token ids")
     parser.add_argument("--free", type=int, default=0, metavar="N", help="free-running tokens (default none)")
-    parser.add_argument("--prompt", default="1,2", help="token ids before the free-running ones (default 1,2)")
+    parser.add_argument(
+        "--prompt", default="1,2", help="a text, or token ids, before the free-running ones (default 1,2)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine (default 1)")
     add_device_argument(parser)
     add_clock_argument(parser)
@@ -62,16 +66,20 @@ def run(args: argparse.Namespace, console: Console) -> int:
     fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}
     params = preset(args.params or fallback[args.engine])
     costs = cost_table(args.costs or default_cost(params, args.device))
+    if args.text is not None and args.tokens is not None:
+        raise ConfigError("--text and --tokens both say what to decode; give one")
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     windows = _windows(args, circuits[0])
     found: list[Evaluation] = []
     free: dict[str, FreeRun] = {}
+    exceeded: dict[str, int] = {}
     for number, circuit in enumerate(circuits):
         programs = [ProgramName.LOGITS] if len(windows) else []
         programs += [ProgramName.GENERATE, ProgramName.PROMPT] if args.free else []
         if not programs:
             raise ConfigError("nothing to do: ask for --windows or --free")
-        context = max(windows.shape[1] - 1 if len(windows) else 1, len(_prompt(args)) + args.free)
+        prompt = _prompt(args.prompt, circuit)
+        context = max(windows.shape[1] - 1 if len(windows) else 1, len(prompt) + args.free)
         made = plan(circuit, params, programs=programs, context=min(circuit.shape.context, _power(context)), cost=costs)
         endpoint = _open(args, made)
         if len(windows):
@@ -79,11 +87,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
             options: dict[str, Any] = {"engine": args.engine, "costs": costs, "folder": folder}
             found.append(evaluate(made, circuit, endpoint, windows, reporter=console.reporter, **options))
         if args.free:
-            free[circuit.name] = free_running(made, circuit, endpoint, _prompt(args), args.free, costs=costs)
+            free[circuit.name] = free_running(made, circuit, endpoint, prompt, args.free, costs=costs)
+        if isinstance(endpoint.engine, ClearEngine) and endpoint.engine.exceeded:
+            exceeded[circuit.name] = endpoint.engine.exceeded
+            warn_exceeded(console, circuit.name, endpoint.engine.exceeded)
     _show(console, found, free)
     result = {
         "evaluations": [e.as_json() for e in found],
         "free_running": {name: [(list(r.tokens), list(r.wanted))] for name, r in free.items()},
+        "exceeded": exceeded,
         "free_runs": {name: r.as_json() for name, r in free.items()},
     }
     if args.out is not None:
@@ -104,7 +116,7 @@ def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
         return Endpoint(engine, ring.encrypt, ring.decrypt, clock=clock_of(args))
     ring = load_keyring("clear")(request)
     if args.noise is None:
-        return Endpoint(ClearEngine(made.params, request=request), ring.encrypt, ring.decrypt)
+        return Endpoint(ClearEngine(made.params, request=request, lenient=True), ring.encrypt, ring.decrypt)
     rng = np.random.default_rng(args.seed)
     noise = NoiseTable.load(args.noise).noise()
     noisy = ClearEngine(made.params, request=request, noise=noise, rng=rng, strict=False)
@@ -122,16 +134,22 @@ def _windows(args: argparse.Namespace, circuit: Circuit) -> Any:
             return np.load(args.tokens, allow_pickle=False).astype(np.int64)
         except (OSError, ValueError) as err:
             raise DataError(f"{args.tokens}: not a .npy file of token ids ({err})") from err
+    if args.text is not None:
+        return text_rows(str(args.text), circuit_tokens(args.text, circuit), args.positions + 1, max(1, args.windows))
     if args.windows < 1:
         return np.zeros((0, 2), dtype=np.int64)
     return sample_windows(circuit, args.windows, args.positions + 1, seed=args.seed)
 
 
-def _prompt(args: argparse.Namespace) -> list[int]:
+def _prompt(given: str, circuit: Circuit) -> list[int]:
     try:
-        return [int(part) for part in args.prompt.split(",")]
+        return [int(part) for part in given.split(",")]
     except ValueError:
-        raise ConfigError(f"--prompt takes token ids separated by commas, got {args.prompt!r}") from None
+        pass
+    try:
+        return circuit.encode(given)
+    except DataError as err:
+        raise ConfigError(f"--prompt {given!r} is not token ids separated by commas, and {err}") from err
 
 
 def _power(count: int) -> int:

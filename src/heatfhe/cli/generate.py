@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from heatfhe.cli.connect import add_connection, connect
-from heatfhe.cli.console import Console
+from heatfhe.cli.console import Console, warn_exceeded
 from heatfhe.client import Client, Conversation, Sampler
 from heatfhe.errors import ConfigError
 
@@ -97,25 +97,28 @@ def _ask(client: Client, args: argparse.Namespace, console: Console) -> dict[str
             f"{talk.faint} of {len(made)} tokens were chosen faintly: the server fed back a weak copy of the word, and "
             "what follows may mean nothing. This circuit does not hold on such a prompt; ask its owner for heat stress"
         )
+    if talk.exceeded:
+        warn_exceeded(console, client.config.model, talk.exceeded)
     kept = {"session": talk.session} if args.keep else {}
     return {
         "tokens": made,
         "text": client.bundle.decode(made),
         "near_ties": talk.near_ties,
         "faint": talk.faint,
+        "exceeded": talk.exceeded,
         **kept,
     }
 
 
 def _shown(client: Client, tokens: Any, console: Console) -> Any:
-    """Print what each token adds to the text."""
+    """Print what each token adds to the text, whole characters only."""
     made: list[int] = []
     text = ""
     for token in tokens:
         made.append(token)
         grown = client.bundle.decode(made)
-        if not (console.quiet or console.as_json):
-            print(grown[len(text) :], end="", flush=True)
-        text = grown
+        if not grown.endswith("\ufffd"):  # else the rest of a character is on its way
+            console.stream(grown[len(text) :])
+            text = grown
         yield token
-    console.print()
+    console.print(client.bundle.decode(made)[len(text) :])

@@ -8,7 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heatfhe.assets import default_circuit, default_parent, sampled_stories
+from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -71,6 +74,28 @@ def circuit_folder(name: str) -> Path:
     if name == "default-calibrated":
         return default_circuit("calibrated")
     return Path(name)
+
+
+def circuit_tokens(path: Path, circuit: Circuit) -> Any:
+    """Token ids of a text file, by the circuit's own tokenizer, or of a .npy of token ids."""
+    if path.suffix == ".npy":
+        try:
+            found = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as err:
+            raise DataError(f"{path}: not an array of token ids ({err})") from err
+        if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
+            raise DataError(f"{path}: expected one row of integer token ids, found {found.dtype} of {found.shape}")
+        for end in (found.min(initial=0), found.max(initial=0)):
+            if not 0 <= end < circuit.shape.vocabulary:
+                raise DataError(
+                    f"{path}: token {end} is none of the {circuit.shape.vocabulary} of {circuit.name}; encode the text "
+                    "with the circuit's own tokenizer"
+                )
+        return found
+    try:
+        return np.asarray(circuit.encode(path.read_text(encoding="utf-8")), dtype=np.int64)
+    except (OSError, UnicodeDecodeError) as err:
+        raise DataError(f"{path}: cannot be read as text ({err}); give a text file, or .npy of token ids") from err
 
 
 def load_model(folder: Path) -> Any:

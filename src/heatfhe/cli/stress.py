@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from heatfhe.assets import sampled_stories
 from heatfhe.circuit import Circuit
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import circuit_folder
-from heatfhe.errors import ConfigError, DataError
+from heatfhe.cli.model_source import circuit_folder, circuit_tokens
+from heatfhe.errors import ConfigError
 from heatfhe.evaluation import STRESS_HEADERS, stress_circuit, stress_rows, text_rows
 from heatfhe.odd import KINDS
 
@@ -48,10 +47,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ConfigError(f"--positions lies between 2 and the circuit's context of {circuit.shape.context}")
     if args.windows < 1 or args.batch < 1:
         raise ConfigError(f"--windows and --batch are at least 1, got {args.windows} and {args.batch}")
-    texts = {path.name: text_rows(str(path), _tokens(path, circuit), positions, args.windows) for path in args.texts}
+    texts = {
+        path.name: text_rows(str(path), circuit_tokens(path, circuit), positions, args.windows) for path in args.texts
+    }
     own = next(iter(texts.values()), None)
     if own is None and args.circuit.startswith("default"):
-        own = text_rows("the stories", _encode("\n".join(sampled_stories()[:200]), circuit), positions, args.windows)
+        own = text_rows(
+            "the stories", np.asarray(circuit.encode("\n".join(sampled_stories()[:200]))), positions, args.windows
+        )
         texts = {"stories": own}
     rows = stress_rows(
         own, circuit.shape.vocabulary, positions, args.windows, seed=args.seed, kinds=args.kinds.split(",")
@@ -68,33 +71,3 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
     console.json({"circuit": circuit.name, "digest": circuit.digest, "stress": [s.as_json() for s in found]})
     return 0
-
-
-def _tokens(path: Path, circuit: Circuit) -> Any:
-    if path.suffix == ".npy":
-        try:
-            found = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as err:
-            raise DataError(f"{path}: not an array of token ids ({err})") from err
-        if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
-            raise DataError(f"{path}: expected one row of integer token ids, found {found.dtype} of {found.shape}")
-        for end in (found.min(initial=0), found.max(initial=0)):
-            if not 0 <= end < circuit.shape.vocabulary:
-                raise DataError(
-                    f"{path}: token {end} is none of the {circuit.shape.vocabulary} of {circuit.name}; encode the text "
-                    "with the circuit's own tokenizer"
-                )
-        return found
-    try:
-        return _encode(path.read_text(encoding="utf-8"), circuit)
-    except (OSError, UnicodeDecodeError) as err:
-        raise DataError(f"{path}: cannot be read as text ({err}); give a text file, or .npy of token ids") from err
-
-
-def _encode(text: str, circuit: Circuit) -> Any:
-    from tokenizers import Tokenizer
-
-    if "tokenizer.json" not in circuit.tokenizer:
-        raise DataError("this circuit has no tokenizer; give texts as .npy of token ids")
-    tokenizer = Tokenizer.from_str(circuit.tokenizer["tokenizer.json"].decode())
-    return np.asarray(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)

@@ -246,6 +246,7 @@ class Client:
             seconds=time.monotonic() - began,
             near_ties=conversation.near_ties,
             faint=conversation.faint,
+            exceeded=conversation.exceeded,
         )
 
     def stream(

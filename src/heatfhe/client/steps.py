@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from heatfhe.approx import gumbel_noise
 from heatfhe.client.bundle import Bundle
 from heatfhe.client.exchange import Exchange
-from heatfhe.client.jobs import Jobs, Sent
+from heatfhe.client.jobs import Jobs, Sent, Take
 from heatfhe.client.layout import Layout
 from heatfhe.client.link import Link
 from heatfhe.client.pending import PendingJob, PendingJobs
@@ -74,11 +75,11 @@ class Steps:
                 row = gumbel_noise(rng, self._config.vocabulary, temperature)
                 noise += [self._keyring.encrypt(v, level=layout.noise_level) for v in layout.place_words(row)]
         sent = self._send(asked, asked.ids, program=program, steps=asked.tokens, noise=noise)
-        self._jobs.fetch(sent, lambda parts: self._take_word(asked.talk, parts, asked.end, out), out.note)
+        self._fetch(sent, asked.talk, lambda parts: self._take_word(asked.talk, parts, asked.end, out), out)
 
     def again(self, job: PendingJob, talk: Conversation, out: Exchange) -> None:
         """The outputs of a job in free running that another process sent."""
-        self._jobs.fetch(self._jobs.again(job), lambda parts: self._take_word(talk, parts, None, out), out.note)
+        self._fetch(self._jobs.again(job), talk, lambda parts: self._take_word(talk, parts, None, out), out)
 
     def interactive(self, asked: Asked, rng: np.random.Generator, out: Exchange) -> None:
         """One job per step: logits come back, the client chooses and sends its choice."""
@@ -96,13 +97,24 @@ class Steps:
             return False
 
         for _ in range(asked.tokens):
-            self._jobs.fetch(self._send(asked, fresh, program=ProgramName.LOGITS, steps=1), take, out.note)
+            self._fetch(self._send(asked, fresh, program=ProgramName.LOGITS, steps=1), talk, take, out)
             talk.position, talk.pending = session_state(self._link, talk.session)
             token = chosen[-1]
             if token is not None and token == asked.end:
                 return
             # After a failure the remaining steps are asked for all the same, with a token that means nothing.
             fresh = [DUMMY if token is None else token]
+
+    def _fetch(self, sent: Sent, talk: Conversation, take: Take, out: Exchange) -> None:
+        """Fetch a job's outputs; what a simulation says of its magnitudes is added to the conversation."""
+        before = talk.exceeded
+
+        def note(event: dict[str, Any]) -> None:
+            if type(count := event.get("exceeded")) is int:
+                talk.exceeded = before + count
+            out.note(event)
+
+        self._jobs.fetch(sent, take, note)
 
     def _take_word(self, talk: Conversation, parts: Sequence[bytes], end: int | None, out: Exchange) -> bool:
         """Read the word of a step; True if it ends the text."""

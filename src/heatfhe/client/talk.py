@@ -12,7 +12,7 @@ class Answer:
 
     ``near_ties`` counts steps whose runner-up came above half of the leader: what was fed back there was a mixture.
     ``faint`` counts steps whose leader came below half of a clean choice: a weak copy of the word was fed back, and the
-    tokens after it may mean nothing.
+    tokens after it may mean nothing. ``exceeded`` is of simulated models: refreshes that met more than was planned for.
     """
 
     text: str
@@ -21,6 +21,7 @@ class Answer:
     seconds: float
     near_ties: int = 0
     faint: int = 0
+    exceeded: int = 0
 
 
 @dataclass(slots=True)
@@ -35,4 +36,5 @@ class Conversation:
     pending: bool = False
     near_ties: int = 0
     faint: int = 0
+    exceeded: int = 0
     tokens: list[int] = field(default_factory=list)

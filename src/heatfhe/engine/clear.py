@@ -72,15 +72,19 @@ class ClearEngine:
         noise: Noise | None = None,
         rng: np.random.Generator | None = None,
         strict: bool = True,
+        lenient: bool = False,
         cache_bytes: int = 1 << 30,
     ) -> None:
         """With a ``request`` only its rotations are allowed; ``strict`` False lets magnitudes leave their bounds.
 
+        A ``lenient`` engine goes on where a refresh meets more than it was planned for but no more than the parameters'
+        reach, as a real one would: ``exceeded`` counts such refreshes, ``furthest`` is the largest ratio met.
         ``cache_bytes`` bounds the plaintext vectors kept between steps.
         """
         if noise is not None and rng is None:
             raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
         self._params, self.request, self.noise, self.rng, self.strict = params, request, noise, rng, strict
+        self._lenient, self.exceeded, self.furthest = lenient, 0, 1.0
         self._reach = None if request is None else request.reach(params.slots)
         self._encoded: dict[Hashable, NDArray[Any]] = {}
         self._room = cache_bytes
@@ -221,13 +225,16 @@ class ClearEngine:
             raise EngineError(f"a bootstrap of period {period} on {n} slots; a period divides the slots")
         size = float(np.abs(a.slots).max())
         if self.strict:
-            if not np.isfinite(size) or size > bound * (1 + 1e-9):
+            most = max(bound, self._params.reach) if self._lenient else bound
+            if not np.isfinite(size) or size > most * (1 + 1e-9):
                 raise EngineError(
                     f"a bootstrap planned for magnitudes up to {bound:g} met {size:g}; calibrate on wider data"
                 )
             if bound > self._params.reach * (1 + 1e-9):
                 reach = self._params.reach
                 raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's reach {reach:g}; plan again")
+            if size > bound * (1 + 1e-9):
+                self.exceeded, self.furthest = self.exceeded + 1, max(self.furthest, size / bound)
             tolerance = 1e-6 * max(bound, 1e-300)
             if np.iscomplexobj(a.slots) and float(np.abs(a.slots.imag).max()) > tolerance:
                 raise EngineError("a bootstrap met a value that is not real")
@@ -298,5 +305,5 @@ def _dot(pairs: Sequence[tuple[NDArray[Any], Any]]) -> NDArray[Any]:
 
 
 def open_clear(request: KeyRequest, keys: KeySource, **options: Any) -> ClearEngine:
-    """The clear engine as an EngineFactory; it needs no keys and holds the plan to the rotations it asked for."""
-    return ClearEngine(request.params, request=request, **options)
+    """The clear engine as an EngineFactory; it needs no keys, is lenient, and holds a plan to its rotations."""
+    return ClearEngine(request.params, request=request, **{"lenient": True, **options})

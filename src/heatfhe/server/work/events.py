@@ -11,6 +11,7 @@ from typing import Any
 _KEPT, _KEPT_OF_ENDED = 256, 16
 FACTS = frozenset(
     {"state", "ahead", "unit", "units", "kind", "step", "steps", "bootstrap", "bootstraps", "eta_s", "outputs", "error"}
+    | {"exceeded"}  # of simulated models alone
 )
 
 

@@ -87,11 +87,15 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """``unit`` of ``units`` are over and journalled, and so many outputs can be fetched."""
+    """``unit`` of ``units`` are over and journalled, and so many outputs can be fetched.
+
+    ``exceeded`` is of simulated models only, where nothing is secret: refreshes that met more than was planned for.
+    """
 
     unit: int
     units: int
     outputs: int
+    exceeded: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

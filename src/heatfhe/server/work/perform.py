@@ -72,6 +72,7 @@ def perform(
         talk = Conversation.restore(runner, snapshot.values, snapshot.position, reporter=watch)
         ready = sum(unit.step is not None for unit in plan[:done])
         emit(Completed(unit=done, units=len(plan), outputs=ready))
+        before = _exceeded(runner)
         for index in range(done, len(plan)):
             unit = plan[index]
             watch.begin(index, request.steps)
@@ -89,10 +90,15 @@ def perform(
             journal.write(
                 Snapshot(position=talk.position, pending=pending, job=task.job, units=index + 1, values=values)
             )
-            emit(Completed(unit=index + 1, units=len(plan), outputs=ready))
+            beyond = _exceeded(runner) - before or None
+            emit(Completed(unit=index + 1, units=len(plan), outputs=ready, exceeded=beyond))
             if index + 1 < len(plan) and yielding():
                 return False
     return True
+
+
+def _exceeded(runner: Runner) -> int:
+    return int(getattr(runner.engine, "exceeded", 0))  # only the clear engine can see it
 
 
 def _need_room(task: Assignment, size: int) -> None:
