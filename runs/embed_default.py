@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 from heatfhe.approx import cutmax, gumbel_noise
 from heatfhe.assets import default_circuit, default_parent, sampled_stories
 from heatfhe.circuit import Circuit
-from heatfhe.cli.model_source import load_encoder, load_model
 from heatfhe.evaluation import perplexity
 from heatfhe.lowering import export
+from heatfhe.models import encoder
 from heatfhe.ranges import MAX_TEMPERATURE, calibrate, fit_argmax, sampled_rows
 from heatfhe.sites import prepare
 from heatfhe.training import pack
@@ -67,12 +67,12 @@ def main() -> None:
     args = parser.parse_args()
     folder = default_parent()
     assets = folder.parent
-    encode, end = load_encoder(folder)
+    encode, end = encoder(folder)
     training, held_out = pack(sampled_stories(), encode, 128, end).split(HELD_OUT)
     if args.heat is None:
         calibrated, trained = (Circuit.load(default_circuit(kind)) for kind in ("calibrated", "heat"))
     else:
-        prepared = prepare(load_model(folder))
+        prepared = prepare(folder)
         windows = torch.from_numpy(training.rows[:CALIBRATION_WINDOWS, :-1]).split(16)
         made = calibrate(prepared, windows, 1e-4)
         calibrated = export(prepared, made, tokenizer=folder, name="default-calibrated")

@@ -24,8 +24,9 @@ MAX_DEPTH, MAX_DIGITS = 32, 64  # of the JSON in our own files
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file that appears under its name only when the block ends without an error."""
+    path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as f:
@@ -38,11 +39,12 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def atomic_directory(path: Path) -> Iterator[Path]:
+def atomic_directory(path: str | Path) -> Iterator[Path]:
     """Fill a directory that appears under its name only when the block ends without an error.
 
     An existing directory of that name is replaced as a whole; it survives if the block fails.
     """
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
@@ -82,7 +84,7 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def write_json(path: Path, kind: str, version: int, body: Mapping[str, Any]) -> None:
+def write_json(path: str | Path, kind: str, version: int, body: Mapping[str, Any]) -> None:
     """Write a versioned JSON file atomically, its own digest inside."""
     head = {"kind": kind, "version": version, "digest": json_digest(body)}
     text = json.dumps({**head, "body": body}, indent=1, sort_keys=True, allow_nan=False)
@@ -141,10 +143,10 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def read_json(path: Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
+def read_json(path: str | Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
     """Read a file of write_json: refuses another kind, an unknown version, and any change to the body."""
     try:
-        raw = parse_json(path.read_bytes(), depth=MAX_DEPTH, digits=MAX_DIGITS)
+        raw = parse_json(Path(path).read_bytes(), depth=MAX_DEPTH, digits=MAX_DIGITS)
     except FileNotFoundError as err:
         raise FileFormatError(f"{path}: no such file; expected a {kind} file") from err
     except OSError as err:
@@ -232,7 +234,7 @@ class Record(Protocol):
 
 
 def read_record(
-    path: Path, kind: str, versions: tuple[int, ...], make: Callable[[dict[str, Any]], R], *, remedy: str
+    path: str | Path, kind: str, versions: tuple[int, ...], make: Callable[[dict[str, Any]], R], *, remedy: str
 ) -> R:
     """What ``make`` builds of a file of write_json, checked as ``rebuilt`` does."""
     return rebuilt(make, read_json(path, kind, versions), where=str(path), remedy=remedy)

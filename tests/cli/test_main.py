@@ -233,7 +233,7 @@ def test_json_replaces_text() -> None:
 
 def test_progress_elsewhere_than_a_terminal_is_sparse() -> None:
     stream = io.StringIO()
-    line = ProgressLine(stream)
+    line = ProgressLine(stream, Console(err=stream))
     line.start("work", 1000)
     for i in range(1000):
         line.advance("work", loss=float(i))

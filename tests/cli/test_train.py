@@ -137,7 +137,11 @@ def test_other_text_is_mixed_in_as_odd_windows(
         (["--also", "gone.txt"], "gone.txt: no such text file"),
         (["--also", "TEXT", "--also-share", "-1"], "--also-share is the share of such windows among all"),
         (["--micro-tokens", "4"], "micro_tokens 4 holds no whole window of 16"),
-        (["--recipe", "default-model"], "context 128 exceeds the model's 16"),
+        (["--context", "128"], "context 128 exceeds the model's own of 16; give at most that (--context)"),
+        (["--context", "1"], "context is at least 2"),
+        (["--updates", "0"], "at least one update"),
+        (["--lr", "-1"], "a learning rate is a number above 0"),
+        (["--batch", "0"], "batch at least 1"),
     ],
 )
 def test_wrong_arguments_are_one_good_line(

@@ -141,11 +141,11 @@ class Circuit:
         """The same circuit with other counts."""
         return replace(self, calibration=self.calibration.with_counts(counts))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write the directory, whole or not at all."""
         store.save(self, folder)
 
     @classmethod
-    def load(cls, folder: Path) -> Circuit:
+    def load(cls, folder: str | Path) -> Circuit:
         """Read a directory; refuses truncated, altered or foreign ones."""
         return cls(**store.load(folder))

@@ -63,7 +63,7 @@ def circuit_digest(circuit: Circuit) -> str:
     return sha.hexdigest()
 
 
-def save(circuit: Circuit, folder: Path) -> None:
+def save(circuit: Circuit, folder: str | Path) -> None:
     """Write the directory, whole or not at all."""
     with atomic_directory(folder) as partial:
         files = {WEIGHTS: save_tensors(dict(circuit.weights))}
@@ -78,8 +78,9 @@ def save(circuit: Circuit, folder: Path) -> None:
         write_json(partial / HEADER, KIND, VERSION, {**_header(circuit), "files": hashes})
 
 
-def load(folder: Path) -> dict[str, Any]:
+def load(folder: str | Path) -> dict[str, Any]:
     """The constructor's arguments, read from a directory; every byte is checked against its hash first."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise FileFormatError(f"{folder}: no such circuit directory; make one with: heat export")
     head = read_record(folder / HEADER, KIND, (VERSION,), Head.from_json, remedy="export the circuit again")

@@ -7,8 +7,9 @@ import argparse
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, load_encoder, load_model, load_text, model_folder
+from heatfhe.cli.model_source import add_model, load_text, model_folder
 from heatfhe.errors import ConfigError
+from heatfhe.models import encoder
 
 HELP = """Watch a model on real text and give every site its domain, its constants and the smallest count that meets a
 tolerance. The result is one JSON file; heat export turns it and the model into a Circuit."""
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
     )
+    parser.add_argument("--context", type=int, metavar="T", help="tokens of a window (default: the model's context)")
     parser.add_argument("--windows", type=int, default=128, help="windows of the context length to watch (default 128)")
     parser.add_argument("--batch", type=int, default=1, help="windows per forward pass")
     parser.add_argument("--tolerance", type=float, default=1e-4)
@@ -61,9 +63,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
         form=args.form,
     )
     folder = model_folder(args.model)
-    prepared = prepare(load_model(folder))
-    encode, end = load_encoder(folder)
-    windows = load_text(args.text, args.model, encode, prepared.architecture.shape.context, end)
+    prepared = prepare(folder)
+    encode, end = encoder(folder)
+    longest = prepared.architecture.shape.context
+    if args.context is not None and not 2 <= args.context <= longest:
+        raise ConfigError(f"--context lies between 2 and the model's own {longest}, got {args.context}")
+    windows = load_text(args.text, args.model, encode, args.context or longest, end)
     rows = torch.from_numpy(windows.rows[: args.windows, :-1])
     batches = rows.split(args.batch)
     seen = observe(prepared, batches, temperature=args.temperature, reporter=console.reporter, total=len(batches))

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatfhe.circuit import Circuit
-from heatfhe.cli.model_source import load_encoder, load_model, load_text, model_folder
+from heatfhe.cli.model_source import load_text, model_folder
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation import ComparisonRow, compare_circuit
 from heatfhe.files import json_digest, read_json, write_json
+from heatfhe.models import encoder
 from heatfhe.planning import preset as parameter_set
 from heatfhe.progress import SILENT, Reporter
 
@@ -228,7 +229,9 @@ class Comparison:
     @cached_property
     def parent(self) -> Any:
         """The model before any of it."""
-        return load_model(model_folder(self.model))
+        from heatfhe.sites import load_checkpoint
+
+        return load_checkpoint(self.model)
 
     @property
     def training(self) -> Any:
@@ -242,6 +245,6 @@ class Comparison:
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:
-        encode, end = load_encoder(model_folder(self.model))
+        encode, end = encoder(model_folder(self.model))
         first, last = load_text(self.text, self.model, encode, self.base.context, end).split(self.windows)
         return first, last

@@ -70,6 +70,7 @@ def connect(args: argparse.Namespace, console: Console) -> Iterator[Client]:
                 simulate=args.simulate,
                 patience=args.patience,
                 verify=args.ca or True,
+                notice=None if console.quiet else console.warn,
             )
         )
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, load_model, model_folder
+from heatfhe.cli.model_source import add_model
 from heatfhe.records import FAMILIES
 
 HELP = """List the places where a model's solvers iterate: its sites, by family.
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Prepare, list, save if asked."""
     from heatfhe.sites import prepare, save_prepared
 
-    prepared = prepare(load_model(model_folder(args.model)))
+    prepared = prepare(args.model)
     kind, shape, sites = prepared.architecture.kind, prepared.architecture.shape, prepared.sites
     console.print(
         f"{kind}: {shape.layers} layers, width {shape.width}, {shape.heads} heads, hidden {shape.hidden}, "

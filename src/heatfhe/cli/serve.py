@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.add_client or args.remove_client:
         return _clients(args, book, console)
     close_wall()
+    _check_certificate(args.tls_cert, args.tls_key)
     if args.host not in LOOPBACK and not ((args.tls_cert and args.tls_key) or args.plain_http):
         raise ConfigError(
             f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --plain-http behind a TLS proxy"
@@ -79,6 +81,20 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with FolderLock(args.folder) as lock:  # before anything is changed: a server may be running here
         settings = _settings(args, console)
         return _serve(args, settings, book, lock, console)
+
+
+def _check_certificate(certificate: str | None, key: str | None) -> None:
+    """Refuse what TLS cannot start with before anything is planned."""
+    if (certificate is None) != (key is None):
+        raise ConfigError("--tls-cert and --tls-key belong together; give both")
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as err:  # an SSLError is one too
+        missing = [name for name in (certificate, key) if name is not None and not Path(name).is_file()]
+        why = f"{missing[0]}: no such file" if missing else f"{certificate} and {key} are not a certificate and its key"
+        raise ConfigError(f"{why}; --tls-cert and --tls-key take PEM files ({err.strerror or err})") from err
 
 
 def _clients(args: argparse.Namespace, book: ClientBook, console: Console) -> int:

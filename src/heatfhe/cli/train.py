@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, load_encoder, load_model, load_text, model_folder
+from heatfhe.cli.model_source import add_model, load_text, model_folder
 from heatfhe.errors import ConfigError
+from heatfhe.models import encoder
 from heatfhe.odd import beside, some_of
 
 HELP = """Fine-tune a model with HEAT (or an ablation of it) and export the circuit.
 
-The run folder holds log.jsonl, checkpoint/ (start the same command again to go on), model/ (a plain checkpoint plus
-heat.json), and circuit/ at the end."""
+The run folder holds log.jsonl, checkpoint/ (start the same command again to go on), model/ (a plain checkpoint with its
+tokenizer, plus heat.json), and circuit/ at the end. Windows are as long as the recipe says or the model allows, and the
+circuit takes texts of that length."""
 EXAMPLES = """  heat train default -o out/heat
-  heat train my-gpt2 --text corpus.txt --recipe gpt2-small -o out/heat
+  heat train my-gpt2 --text corpus.txt -o out/mine
+  heat train my-gpt2 --text corpus.txt --context 64 --updates 2000 --lr 1e-4 --batch 32 -o out/mine
   heat train my-gpt2 --text corpus.txt --also code.txt --also letters.txt -o out/heat
   heat train default --preset depth-only -o out/depth-only
   torchrun --nproc-per-node 2 -m heatfhe.cli train default -o out/heat
@@ -35,15 +38,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
     )
-    parser.add_argument("--recipe", default=None, help="default-model, gpt2-small or tiny (default: by the model)")
+    parser.add_argument(
+        "--recipe",
+        help="default-model (default up to 20 M parameters), gpt2-small (default above) or tiny",
+    )
+    parser.add_argument("--context", type=int, metavar="T", help="tokens of a window (default: the recipe's, or fewer)")
+    parser.add_argument("--updates", type=int, help="of all phases together (default: the recipe's)")
+    parser.add_argument("--lr", type=float, help="the highest learning rate of any phase (default: the recipe's)")
+    parser.add_argument("--batch", type=int, help="windows per update (default: the recipe's)")
     parser.add_argument(
         "--preset",
         default="heat",
-        help="heat, squeezed, depth-only, fixed-counts, control, control-distilled or noisy",
+        help="heat (default), squeezed, depth-only, fixed-counts, control, control-distilled or noisy",
     )
-    parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
+    parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain", help="default plain")
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
-    parser.add_argument("--margin", type=float, help="how much wider than seen domains are (default: the recipe's)")
+    parser.add_argument("--margin", type=float, help="widen each domain by this factor (default: the recipe's)")
     parser.add_argument(
         "--also", action="append", default=[], metavar="TEXT",
         help="other text the circuit must hold on, as --text; taught by the model's own predictions (repeatable)",
@@ -53,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--odd", type=float, metavar="SHARE", help="of odd windows, 0 to 0.5 (default: the recipe's)")
     parser.add_argument("--micro-tokens", type=int, help="tokens of one forward pass; lower it if memory runs out")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
+    parser.add_argument("--seed", type=int, default=0, help="default 0")
+    parser.add_argument("--share", type=float, default=1.0, help="shorten every phase, for trials (default 1)")
     parser.add_argument("--shard", action="store_true", help="under torchrun: split the weights over processes (FSDP)")
-    parser.add_argument("--held-out", type=int, default=64, help="windows kept for validation")
+    parser.add_argument("--held-out", type=int, default=64, help="windows kept for validation (default 64)")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -66,25 +76,31 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from heatfhe.evaluation import STRESS_HEADERS, stress_prepared, stress_rows
     from heatfhe.lowering import export
     from heatfhe.sites import prepare, save_prepared
-    from heatfhe.training import Stopped, preset, recipe, train
+    from heatfhe.training import Stopped, fitting, preset, train
 
+    if args.out.exists() and not args.out.is_dir():
+        raise ConfigError(f"{args.out}: is a file; give a folder for the run")
     folder = model_folder(args.model)
-    chosen = recipe(args.recipe or ("default-model" if args.model == "default" else "gpt2-small"), args.solver)
+    encode, end = encoder(folder)
+    prepared = prepare(folder)
+    shape = prepared.architecture.shape
+    chosen = fitting(shape, args.recipe, args.solver, context=args.context)
+    if any(value is not None for value in (args.updates, args.lr, args.batch)):
+        chosen = chosen.adjusted(updates=args.updates, lr=args.lr, batch=args.batch)
     chosen = replace(preset(args.preset, chosen), seed=args.seed)
     given = {"noise": args.noise, "margin": args.margin, "odd_share": args.odd, "micro_tokens": args.micro_tokens}
     chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
     if args.share != 1.0:
         chosen = chosen.scaled(args.share)
-    encode, end = load_encoder(folder)
     windows = load_text(args.text, args.model, encode, chosen.context, end)
     training, held_out = windows.split(min(args.held_out, max(1, len(windows.rows) // 10)))
     for text in args.also:
         other = load_text(text, args.model, encode, chosen.context, end)
         training = training.mixed(some_of(other.rows, beside(args.also_share, len(windows.rows), "--also-share")))
-    model = load_model(folder)
-    if args.out.exists() and not args.out.is_dir():
-        raise ConfigError(f"{args.out}: is a file; give a folder for the run")
-    prepared = prepare(model)
+    console.print(
+        f"{chosen.name}: {chosen.updates} updates on {len(training.rows)} windows of {chosen.context} tokens "
+        f"(the model's own context: {shape.context})"
+    )
     try:
         with _finish_the_update(console) as stop:
             options: dict[str, Any] = {"held_out": held_out, "folder": args.out, "reporter": console.reporter}
@@ -94,7 +110,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return 130
     if _followed(torch):
         return 0
-    save_prepared(prepared, args.out / "model")
+    save_prepared(prepared, args.out / "model", tokenizer=folder)
     place, name = args.out / "circuit", f"{Path(args.model).name}-{args.preset}"
     kinds = stress_rows(held_out.rows[:, :-1], prepared.architecture.shape.vocabulary, chosen.context, STRESSED)
     stress = stress_prepared(prepared, kinds, batch=4, reporter=console.reporter)
@@ -105,6 +121,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.table(("family", "calibrated", "learned"), [*rows, ("all", sum(before.values()), sum(after.values()))])
     done = f"{trained.updates} updates in {trained.seconds:.0f} s, {trained.skipped} skipped"
     console.print(f"held-out loss {trained.validation:.4f}, deployed {trained.deployed:.4f}, {done}")
+    if before and sum(after.values()) > sum(before.values()):
+        console.warn(
+            f"{sum(after.values())} iterations were learned, more than the {sum(before.values())} it began with, as "
+            "calibrated: the run was too short for the counts to come down. Train longer (--share, --updates), into "
+            "another folder, or keep the calibrated counts (--preset squeezed)"
+        )
     if trained.diverged:
         console.warn(
             f"{trained.diverged} held-out windows diverge once the guards are gone. In the first, {trained.left}. "
@@ -117,7 +139,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             f"of use. Train again with --odd {min(0.5, 2 * max(chosen.odd_share, 0.02)):.2g}, into another folder; "
             f"heat stress {place} shows more"
         )
-    console.print(f"circuit: {place}    next: heat plan {place} --params insecure-native-12")
+    console.print(f"circuit: {place}, for texts of up to {circuit.shape.context} tokens")
+    console.print(f"next: heat plan {place} --params insecure-native-12-r40   (a toy; native-16-r40 is secure)")
     facts = {
         "stress": [s.as_json() for s in stress],
         "iterations": after,

@@ -41,8 +41,9 @@ class Client:
     """One client of one server's model.
 
     ``folder`` holds keys (the secret at mode 0600, never sent). ``transport`` is httpx's: tests join a client to an app
-    with it. ``insecure`` and ``simulate`` allow trials with toy parameters or without encryption; both are refused by
-    default.
+    with it. ``verify`` is a file with the certificate to trust, for a server that has its own; ``notice`` is told when
+    the server does not answer and is tried again. ``insecure`` and ``simulate`` allow trials with toy parameters or
+    without encryption; both are refused by default.
 
     >>> client = Client("https://fhe.example", token="heat_...", folder=Path("keys"))       # doctest: +SKIP
     >>> client.generate("Once upon a time", tokens=8).text                                  # doctest: +SKIP
@@ -54,17 +55,19 @@ class Client:
         *,
         token: str | None = None,
         model: str | None = None,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         insecure: bool = False,
         simulate: bool = False,
         transport: httpx.BaseTransport | None = None,
         keyring: KeyringFactory | None = None,
         patience: float = 120.0,
-        verify: str | bool = True,
+        verify: str | Path | bool = True,
+        notice: Callable[[str], None] | None = None,
     ) -> None:
-        self._link = Link(url, token=token, transport=transport, patience=patience, verify=verify)
+        trusted = str(verify) if isinstance(verify, Path) else verify
+        self._link = Link(url, token=token, transport=transport, patience=patience, verify=trusted, notice=notice)
         self._model, self._insecure, self._simulate = model, insecure, simulate
-        self._folder = folder
+        self._folder = None if folder is None else Path(folder)
         self._factory = keyring
         self._keyring: Keyring | None = None
         self._key_set: str | None = None

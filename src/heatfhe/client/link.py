@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import random
 import re
+import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class Link:
 
     ``patience`` is how many seconds in all a request may be retried. Only requests that are safe to repeat go through
     here: reads, deletes, chunks at an offset, and sessions and jobs under an idempotency key. Whoever holds
-    ``turn`` sends alone.
+    ``turn`` sends alone. ``notice`` is told, once a request, that the server does not answer and is tried again.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Link:
         timeout: float = 60.0,
         patience: float = 120.0,
         verify: str | bool = True,
+        notice: Callable[[str], None] | None = None,
     ) -> None:
         parsed = httpx.URL(url)
         local = parsed.host in ("127.0.0.1", "localhost", "::1") or transport is not None
@@ -72,14 +74,16 @@ class Link:
             headers["authorization"] = f"Bearer {token}"
         context: Any = verify
         if isinstance(verify, str):
-            import ssl
-
-            context = ssl.create_default_context(cafile=verify)
+            try:
+                context = ssl.create_default_context(cafile=verify)
+            except OSError as err:  # an SSLError is one too
+                why = err.strerror if isinstance(err, FileNotFoundError) else "it holds no certificate in PEM"
+                raise ConfigError(f"{verify}: {why}; give the server's certificate with --ca FILE (verify=)") from err
         # Proxies of the environment are not used: they would see who asks and how much.
         self._client = httpx.Client(
             base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False, verify=context
         )
-        self._patience = patience
+        self._patience, self._notice = patience, notice
         self.turn = threading.RLock()
 
     def close(self) -> None:
@@ -106,7 +110,7 @@ class Link:
             return self._ask(request, most)
 
     def _ask(self, request: httpx.Request, most: int) -> Reply:
-        end, wait = time.monotonic() + self._patience, 0.1
+        end, wait, told = time.monotonic() + self._patience, 0.1, False
         while True:
             try:
                 with closing(self._client.send(request, stream=True)) as answer:
@@ -114,10 +118,13 @@ class Link:
                         return Reply(answer.status_code, _body(answer, most))
                     refusal = _refusal(answer)
             except httpx.TransportError as err:
+                _check_tls(err, str(self._client.base_url))
+                why = f"the server does not answer ({str(err) or type(err).__name__})"
                 if time.monotonic() + wait > end:
-                    raise LostServerError(
-                        f"the server does not answer ({type(err).__name__}); check the address, then use --resume"
-                    ) from err
+                    raise LostServerError(f"{why}; check the address, then use --resume") from err
+                if self._notice is not None and not told and wait > 0.3:
+                    self._notice(f"{why}; trying again for {max(0.0, end - time.monotonic()):.0f} s")
+                    told = True
             else:
                 pause = max(wait, refusal.retry_after or 0.0)
                 if refusal.status not in AGAIN or refusal.code == "quota" or time.monotonic() + pause > end:
@@ -144,6 +151,20 @@ class Link:
                         yield event
         except httpx.TransportError:
             return
+
+
+def _check_tls(err: BaseException, url: str) -> None:
+    """Raise what no second try mends: a certificate that is not trusted, or a port without TLS."""
+    cause: BaseException | None = err
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        raise WireError(
+            f"the certificate of {url} is not trusted ({cause.verify_message}); if the server uses its own, get that "
+            "certificate from its operator and give it with --ca FILE (verify= in Python)"
+        ) from err
+    if isinstance(cause, ssl.SSLError) and cause.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        raise WireError(f"{url} answers without TLS; check the port, or use http:// on this machine") from err
 
 
 def _pieces(answer: httpx.Response) -> Iterator[bytes]:

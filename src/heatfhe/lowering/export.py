@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError
-from heatfhe.lowering.tokenizer import tokenizer_files
+from heatfhe.models import own_tokenizer, tokenizer_files
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
 from heatfhe.stages import Embed
@@ -23,7 +23,7 @@ from heatfhe.stages import Embed
 def export(
     prepared: Prepared,
     calibration: Calibration | None = None,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     *,
     tokenizer: Any = None,
     name: str = "model",
@@ -33,9 +33,10 @@ def export(
     """The Circuit of a prepared model; written to ``folder`` when given, whole or not at all.
 
     ``calibration`` defaults to the one adopted, at the model's counts. ``tokenizer`` is a Hugging Face tokenizer, a
-    folder that holds one, or its files by name. ``context`` cuts the longest sequence (and the position table) short.
+    folder that holds one, or its files by name; by default the one beside the checkpoint the model was loaded from.
+    ``context`` is the longest sequence the circuit takes: by default as long as the calibration's windows.
 
-    >>> circuit = export(prepared, calibration, Path("circuit"), tokenizer="model")     # doctest: +SKIP
+    >>> circuit = export(prepared, calibration, "out/circuit")                          # doctest: +SKIP
     """
     if calibration is None:
         if prepared.calibration is None:
@@ -47,16 +48,21 @@ def export(
         )
     architecture = prepared.architecture
     longest = architecture.shape.context
-    length = longest if context is None else context
+    length = min(longest, calibration.context) if context is None else context
     if not 1 <= length <= longest:
         raise ConfigError(f"context must lie in [1, {longest}], got {length}")
+    if length > calibration.context:
+        raise ConfigError(
+            f"the calibration saw windows of {calibration.context} tokens, not of {length}; export with a context of "
+            f"at most {calibration.context} (--context), or calibrate on longer windows"
+        )
     circuit = Circuit(
         name=name,
         shape=replace(architecture.shape, context=length),
         stages=architecture.stages,
         weights=weights(prepared, length),
-        calibration=replace(calibration, context=min(calibration.context, length)),
-        tokenizer={} if tokenizer is None else tokenizer_files(tokenizer),
+        calibration=replace(calibration, context=length),
+        tokenizer=own_tokenizer(prepared.model) if tokenizer is None else tokenizer_files(tokenizer),
         notes=dict(notes or {}),
     )
     if folder is not None:

@@ -17,6 +17,7 @@ from heatfhe.planning import legal
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
+from heatfhe.planning.params import preset
 from heatfhe.planning.placement import Rules, place
 from heatfhe.planning.program import Program, ProgramName
 from heatfhe.planning.programs import record
@@ -146,19 +147,19 @@ class Plan:
             products={p.weight: p for p in products},
         )
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write as versioned JSON, atomically."""
         write_json(path, KIND, VERSION, self.as_json())
 
     @classmethod
-    def load(cls, path: Path) -> Plan:
+    def load(cls, path: str | Path) -> Plan:
         """Read what save wrote; refuses altered or foreign files."""
         return read_record(path, KIND, (VERSION,), cls.from_json, remedy="plan again")
 
 
 def plan(
-    circuit: Circuit,
-    params: Params,
+    circuit: Circuit | str | Path,
+    params: Params | str,
     *,
     placement: str = "exact",
     cost: CostTable | str | None = None,
@@ -170,7 +171,10 @@ def plan(
     mlp: str = "auto",
     tight: bool = False,
 ) -> Plan:
-    """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps.
+    """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps. Names of both will do.
+
+    >>> made = plan("out/mine/circuit", "native-16-r40")           # doctest: +SKIP
+    >>> made.save("mine.plan")                                     # doctest: +SKIP
 
     ``mlp`` chooses the MLP's variant, A or B; auto plans both and keeps the one whose first program is cheaper.
     ``tight`` carries the reciprocals of softmaxes as large as their counts allow and the residual stream as large as a
@@ -179,6 +183,8 @@ def plan(
     ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
     the level at which keys and values are kept, the others follow.
     """
+    circuit = circuit if isinstance(circuit, Circuit) else Circuit.load(circuit)
+    params = preset(params) if isinstance(params, str) else params
     table = cost if isinstance(cost, CostTable) else cost_table(cost or default_cost(params))
     packing = Packing(circuit.shape, params.slots, circuit.shape.context if context is None else context)
     if halve is None:

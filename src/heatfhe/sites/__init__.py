@@ -9,6 +9,7 @@ from heatfhe.sites.norm import NormSite
 from heatfhe.sites.prepare import prepare, restore
 from heatfhe.sites.prepared import Prepared
 from heatfhe.sites.sidefile import load_prepared, save_prepared
+from heatfhe.sites.source import load_checkpoint
 from heatfhe.sites.switch import Mode, Switch, Tap
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Tap",
     "excess",
     "guard",
+    "load_checkpoint",
     "load_prepared",
     "prepare",
     "restore",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,16 +15,21 @@ from heatfhe.sites.attention import AttentionSite
 from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.prepared import Prepared
+from heatfhe.sites.source import load_checkpoint
 from heatfhe.stages import Activation, Attention, Norm
 
 
-def prepare(model: nn.Module, config: PrepareConfig | None = None) -> Prepared:
+def prepare(model: nn.Module | str | Path, config: PrepareConfig | None = None) -> Prepared:
     """Swap every norm, attention and activation for its site, in place; weights and their names stay untouched.
 
-    >>> prepared = prepare(GPT2LMHeadModel(GPT2Config()))         # doctest: +SKIP
+    A string is a checkpoint to load: a folder, a name on the Hugging Face hub, or 'default' for the embedded model.
+
+    >>> prepared = prepare("openai-community/gpt2")               # doctest: +SKIP
     >>> len(prepared.sites)                                       # doctest: +SKIP
     74
     """
+    if isinstance(model, (str, Path)):
+        model = load_checkpoint(model)
     if any(isinstance(m, (NormSite, AttentionSite, ActivationSite)) for m in model.modules()):
         raise ConfigError("this model is already prepared; restore it first, or use the Prepared that owns it")
     architecture = describe(model)

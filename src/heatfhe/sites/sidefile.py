@@ -10,6 +10,7 @@ from torch import nn
 
 from heatfhe.errors import ConfigError, FileFormatError, HeatError
 from heatfhe.files import atomic_directory, read_json, rebuilt, write_json
+from heatfhe.models import own_tokenizer, tokenizer_files
 from heatfhe.records import Calibration
 from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.prepare import prepare, restore
@@ -31,11 +32,17 @@ def side_json(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def save_prepared(prepared: Prepared, folder: Path) -> None:
-    """Write the checkpoint and its side file as one folder, whole or not at all."""
+def save_prepared(prepared: Prepared, folder: str | Path, *, tokenizer: Any = None) -> None:
+    """Write the checkpoint, its tokenizer and its side file as one folder, whole or not at all.
+
+    ``tokenizer`` as in export: by default the one beside the checkpoint that the model was loaded from.
+    """
+    words = own_tokenizer(prepared.model) if tokenizer is None else tokenizer_files(tokenizer)
     with atomic_directory(folder) as partial:
         model: Any = prepared.model
         model.save_pretrained(partial)
+        for name, data in words.items():
+            (partial / name).write_bytes(data)
         write_json(partial / NAME, KIND, VERSION, side_json(prepared))
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """HEAT fine-tuning: counts and weights learned together, in three phases. torch."""
 
-from heatfhe.training.data import Windows, cut, load_windows, pack, read_documents
+from heatfhe.training.data import Windows, cut, load_windows, pack, read_documents, windows_of
 from heatfhe.training.diagnose import first_to_leave, noise_tap
 from heatfhe.training.journal import read_log
 from heatfhe.training.loop import Stopped
 from heatfhe.training.losses import Terms, distillation_loss, task_loss, window_losses
 from heatfhe.training.recipe import Phase, Recipe
-from heatfhe.training.recipes import PRESETS, RECIPES, preset, recipe
+from heatfhe.training.recipes import PRESETS, RECIPES, fitting, preset, recipe
 from heatfhe.training.train import Trained, train
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "cut",
     "distillation_loss",
     "first_to_leave",
+    "fitting",
     "load_windows",
     "noise_tap",
     "pack",
@@ -32,4 +33,5 @@ __all__ = [
     "task_loss",
     "train",
     "window_losses",
+    "windows_of",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import lzma
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heatfhe.errors import DataError, MissingExtraError
+from heatfhe.errors import ConfigError, DataError, MissingExtraError
+from heatfhe.models import encoder
 from heatfhe.odd import spread
 
 END = "<|endoftext|>"
@@ -164,7 +165,7 @@ def cut(stream: NDArray[Any], context: int, *, name: str = "the tokens") -> Wind
     count = (len(stream) - 1) // context
     if count < 1:
         raise DataError(
-            f"{name} holds {len(stream)} tokens, a window needs {context + 1}; give more text or a shorter context"
+            f"{name} holds {len(stream)} tokens, a window needs {context + 1}; give more text or a shorter --context"
         )
     used = np.asarray(stream[: count * context + 1], dtype=np.int64)
     rows = np.lib.stride_tricks.sliding_window_view(used, context + 1)[::context]
@@ -180,3 +181,28 @@ def load_windows(source: str | Path, encode: Encode, context: int, end: int) -> 
             raise DataError(f"{source}: not an array of token ids ({err})") from err
         return cut(stream, context, name=str(source))
     return pack(read_documents(source), encode, context, end, name=str(source))
+
+
+def windows_of(text: Any, tokenizer: Any, context: int) -> Windows:
+    """Windows of whatever text there is: a file or ``hf:NAME`` as load_windows takes it, a list of strings, or a
+    Hugging Face dataset with a field ``text``. The tokenizer is a folder, its files, or a Hugging Face tokenizer.
+
+    >>> windows_of(["Once upon a time ...", "There was a cat ..."], "my-gpt2", 64)      # doctest: +SKIP
+    """
+    if not tokenizer:
+        raise ConfigError("text needs a tokenizer: prepare the model by its folder, or give tokenizer=")
+    encode, end = encoder(tokenizer)
+    if isinstance(text, (str, Path)):
+        return load_windows(text, encode, context, end)
+    if isinstance(text, Mapping):
+        raise DataError(f"a dataset of several splits ({', '.join(map(str, text))}); give one, as dataset['train']")
+    return pack(_documents(text), encode, context, end)
+
+
+def _documents(rows: Iterable[Any]) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        document = row.get("text") if isinstance(row, Mapping) else row
+        if not isinstance(document, str):
+            found = type(row).__name__
+            raise DataError(f"document {number}: expected a string, or a row with a field 'text', got {found}")
+        yield document

@@ -257,11 +257,52 @@ class Recipe:
             del body["odd_share"], body["odd_kinds"]
         return json_digest(body)
 
+    @property
+    def updates(self) -> int:
+        """Updates of all phases."""
+        return sum(p.updates for p in self.phases.values())
+
+    def adjusted(
+        self,
+        *,
+        context: int | None = None,
+        updates: int | None = None,
+        lr: float | None = None,
+        batch: int | None = None,
+    ) -> Recipe:
+        """The same recipe for other windows, updates in all, peak learning rate or windows per update.
+
+        Phases keep their proportions: each gets its share of the ``updates``, and ``lr`` is the highest rate of any.
+        A new ``context`` keeps the tokens of an update as near as whole windows allow.
+
+        >>> recipe("default-model").adjusted(context=64, updates=1000, lr=1e-4, batch=32)      # doctest: +SKIP
+        """
+        made = self
+        if updates is not None:
+            if updates < 1:
+                raise ConfigError(f"a run needs at least one update, got {updates}")
+            made = made._stretched(updates / made.updates)
+        length = made.context if context is None else context
+        if length < 2 or (batch is not None and batch < 1):
+            raise ConfigError(f"context is at least 2 and batch at least 1, got {length} and {batch}")
+        if lr is not None and not (math.isfinite(lr) and lr > 0):
+            raise ConfigError(f"a learning rate is a number above 0, got {lr}")
+        gain = 1.0 if lr is None else lr / max(p.lr for p in made.phases.values())
+
+        def fitted(p: Phase) -> Phase:
+            windows = batch or max(1, round(p.tokens_per_update / length))
+            return replace(p, tokens_per_update=windows * length, lr=p.lr * gain, final_lr=p.final_lr * gain)
+
+        phases: dict[str, Any] = {k: fitted(p) for k, p in made.phases.items()}
+        return replace(made, context=length, micro_tokens=max(1, made.micro_tokens // length) * length, **phases)
+
     def scaled(self, share: float) -> Recipe:
         """The same recipe with phases, ramp, patience and gap shortened to a share: for trials and tests."""
         if not 0 < share <= 1:
             raise ConfigError(f"a share lies in (0, 1], got {share}")
+        return self._stretched(share)
 
+    def _stretched(self, share: float) -> Recipe:
         def short(n: int) -> int:
             return max(1, round(n * share)) if n else 0
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from heatfhe.approx import InverseSqrtFit, SoftmaxFit
 from heatfhe.errors import ConfigError
 from heatfhe.halting import BackOff
+from heatfhe.models import own_tokenizer
 from heatfhe.odd import beside, odd_rows
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges import calibrate, refit
@@ -26,12 +27,13 @@ from heatfhe.sites import Prepared
 from heatfhe.stages import Norm
 from heatfhe.training import checkpoint, sharding
 from heatfhe.training.checkpoint import PHASES, Position
-from heatfhe.training.data import Windows
+from heatfhe.training.data import Windows, windows_of
 from heatfhe.training.diagnose import first_to_leave
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import window_losses
 from heatfhe.training.recipe import Recipe
+from heatfhe.training.recipes import fitting
 
 TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
 
@@ -63,11 +65,12 @@ class Trained:
 
 def train(
     prepared: Prepared,
-    windows: Windows,
-    recipe: Recipe | None = None,
+    text: Any,
+    recipe: Recipe | str | None = None,
     *,
     held_out: Windows | None = None,
-    folder: Path | None = None,
+    tokenizer: Any = None,
+    folder: str | Path | None = None,
     reporter: Reporter = SILENT,
     accelerator: Any = None,
     stop: Callable[[], bool] = bool,
@@ -77,14 +80,27 @@ def train(
 ) -> Trained:
     """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
 
+    ``text`` is a file, ``hf:NAME``, a list of strings, a Hugging Face dataset (``windows_of``; a tenth, at most 64
+    windows, is held out) or Windows. The tokenizer is by default the one beside the checkpoint. ``recipe`` is one, the
+    name of one, or chosen by the model's size; a named one is fitted to the model's context (``fitting``).
+
     Started by torchrun it runs in every process, on its share of each batch; with ``shard`` the weights are split over
     them too (FSDP). ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing
     can be exported.
 
-    >>> trained = train(prepare(model), windows, recipe("default-model"), folder=Path("out/heat"))   # doctest: +SKIP
-    >>> sum(trained.iterations.values())                                                             # doctest: +SKIP
+    >>> trained = train(prepare("my-gpt2"), "corpus.txt", folder="out/heat")        # doctest: +SKIP
+    >>> sum(trained.iterations.values())                                            # doctest: +SKIP
     """
-    recipe = recipe or Recipe()
+    if not isinstance(recipe, Recipe):
+        context = text.context if isinstance(text, Windows) else None
+        recipe = fitting(prepared.architecture.shape, recipe, context=context)
+    if isinstance(text, Windows):
+        windows = text
+    else:
+        windows = windows_of(text, tokenizer or own_tokenizer(prepared.model), recipe.context)
+        if held_out is None:
+            windows, held_out = windows.split(min(64, max(1, len(windows.rows) // 10)))
+    folder = None if folder is None else Path(folder)
     _check(prepared, windows, recipe)
     accelerator = accelerator or _accelerator(recipe)
     _check_launch(accelerator, recipe, shard)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from heatfhe.errors import ConfigError
+from heatfhe.stages import Shape
 from heatfhe.training.recipe import Phase, Recipe, Solver
 
-__all__ = ["PRESETS", "RECIPES", "default_model", "gpt2_small", "preset", "recipe", "tiny"]
+__all__ = ["PRESETS", "RECIPES", "default_model", "fitting", "gpt2_small", "preset", "recipe", "tiny"]
 
 
 REFRESH_NOISE = 1.7e-4  # standard deviation per slot of the paper's bootstrap, on values of its window
@@ -125,6 +126,19 @@ def recipe(name: str, solver: str = "plain") -> Recipe:
     if name not in RECIPES:
         raise ConfigError(f"unknown recipe {name!r}; have: {', '.join(RECIPES)}")
     return RECIPES[name](solver)
+
+
+SMALL = 20_000_000  # parameters up to which the recipe of the default model is taken
+
+
+def fitting(shape: Shape, name: str | None = None, solver: str = "plain", *, context: int | None = None) -> Recipe:
+    """A recipe for a model: the one named, or one by its size; windows no longer than the model's own context."""
+    weights = shape.layers * (4 * shape.width**2 + 2 * shape.width * shape.hidden) + shape.vocabulary * shape.width
+    made = recipe(name or ("default-model" if weights <= SMALL else "gpt2-small"), solver)
+    length = min(made.context, shape.context) if context is None else context
+    if length > shape.context:
+        raise ConfigError(f"context {length} exceeds the model's own of {shape.context}; give at most that (--context)")
+    return made if length == made.context else made.adjusted(context=length)
 
 
 def _heat(base: Recipe) -> Recipe:

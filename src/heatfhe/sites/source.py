@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint as a model: loaded from local files alone, once they are here."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from heatfhe.errors import ConfigError
+from heatfhe.models import model_folder
+
+
+def load_checkpoint(name: str | Path) -> nn.Module:
+    """A causal language model in float32, by its folder, its name on the hub, or 'default' for the embedded one."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as hf_logging
+
+    folder = model_folder(name)
+    hf_logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        return cast(nn.Module, model.eval())
+    except (OSError, ValueError) as err:
+        raise ConfigError(f"{folder}: cannot be loaded as a causal language model ({err})") from err
