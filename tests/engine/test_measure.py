@@ -38,6 +38,7 @@ PRICES = {
     "diagonal": 1.5,
     "map": 40.0,
 }
+START = 5.0  # of a step by itself, where an engine records
 
 
 class PricedEngine:
@@ -46,7 +47,7 @@ class PricedEngine:
     def __init__(self, params: Params, records: bool = False) -> None:
         self._clear = ClearEngine(params, request=measure_request(params, (8,)))
         self.params, self.records = params, records
-        self.now, self.under_way = 0.0, 0.0
+        self.now, self.under_way, self.inside = 0.0, 0.0, not records
         self._seen: set[str] = set()
 
     def clock(self) -> float:
@@ -60,10 +61,14 @@ class PricedEngine:
 
     def replay(self, name: Any, body: Any, values: Sequence[Any]) -> Any:
         self.under_way += 77.0  # to start it
-        return body(values)
+        self.inside = True
+        out = body(values)
+        self.inside = False
+        return out
 
     def _pay(self, level: int, **counts: float) -> None:
         self.under_way += (level + 1) * sum(PRICES[word] * n for word, n in counts.items())
+        self.under_way += 0.0 if self.inside or "encode" in counts else START
 
     def _plain(self, level: int, p: Plain) -> None:
         if isinstance(p, Vector) and (not p.keep or p.key not in self._seen):
@@ -164,6 +169,10 @@ def test_differences_recover_the_prices(levels: tuple[int, ...] | None, records:
     assert {table.seconds[f"linear.{word}"][4] for word in ("add", "rescale")} == {0.0}
     assert costs.encode[4] == pytest.approx(PRICES["encode"] * 5)
     assert table.seconds["drop"][4] == pytest.approx(PRICES["drop"] * 5)
+    alone = dict.fromkeys(("add", "rotate", "rescale"), START) | {"multiply_plain": 0.0}
+    assert set(table.started) == (set(alone) if records else set())
+    for word, row in table.started.items():
+        assert row[4] == pytest.approx(PRICES[word] * 5 + alone[word])
     table.save(tmp_path / "costs.json")
     assert CostTable.load(tmp_path / "costs.json") == table
 

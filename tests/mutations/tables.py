@@ -35,7 +35,8 @@ PARAMS = Params(
 def use_cost(table: CostTable) -> None:
     for word in INSTRUCTIONS:
         if word in table.seconds:
-            hold(all(table.price({word: 2}, level) >= 0 for level in (0, 3, 60)), "a negative price")
+            prices = (table.price({word: 2}, level, started=s) for level in (0, 3, 60) for s in (False, True))
+            hold(all(price >= 0 for price in prices), "a negative price")
     hold(all(table.refresh(1 << k, 1024) >= 0 for k in range(11)), "a negative price")
     dearer = (table.refresh(1 << k, 1024, pair=True) >= table.refresh(1 << k, 1024) for k in range(11))
     hold(all(dearer), "a pair for less than one refresh")
@@ -89,7 +90,7 @@ def noise_table() -> NoiseTable:
 
 def tables(folder: Path) -> Iterator[Format]:
     old = cost_table("openfhe-cpu-16")
-    new = replace(old, pairs=old.bootstrap, seconds={**old.seconds, "drop": (0.1, 0.2)})
+    new = replace(old, pairs=old.bootstrap, seconds={**old.seconds, "drop": (0.1, 0.2)}, started={"add": (0.3,)})
     for table in (old, new):
         name = "cost" if table is old else "cost, version 2"
         yield json_file(name, 2, folder, "cost-table", table.version, table.as_json(), CostTable.load, use_cost)

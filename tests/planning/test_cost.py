@@ -88,6 +88,22 @@ def test_version_2_prices_pairs_and_drops_and_version_1_has_them_as_they_were(tm
     assert "pairs" not in old.as_json()
 
 
+def test_what_is_started_by_itself_may_have_a_price_of_its_own(tmp_path: Path) -> None:
+    table = make(**NEW, started={"add": (2.0, 3.0)})
+    work = {"add": 2, "rotate": 1}
+    assert [table.price(work, level) for level in (0, 1)] == [1.5, 3.0]
+    assert [table.price(work, level, started=True) for level in (0, 1, 9)] == [4.5, 7.0, 7.0]
+    assert make(**NEW).price(work, 1, started=True) == make(**NEW).price(work, 1)
+    table.save(tmp_path / "t.json")
+    assert cost_table(tmp_path / "t.json") == table
+    assert "started" not in make(**NEW).as_json()
+    raised = CostTable.measured(
+        name="m", provenance="timed", hardware="a desk", slots=16, bootstrap={16: 3.0}, pairs={16: 4.0},
+        seconds={"add": (3.0, 4.0), "drop": (2.0,)}, started={"add": (5.0, 1.0)},
+    )  # fmt: skip
+    assert raised.started == {"add": (5.0, 5.0)}
+
+
 def test_measured_tables_are_made_monotone() -> None:
     table = CostTable.measured(
         name="m", provenance="timed", hardware="a desk", slots=16, bootstrap={1: 2.0, 16: 1.0},
@@ -114,6 +130,10 @@ def test_measured_tables_are_made_monotone() -> None:
         ({"seconds": {"fly": (1.0,)}}, "unknown instruction 'fly'"),
         ({"seconds": {"add": (float("nan"),)}}, "finite"),
         ({**NEW, "pairs": {}}, "both drops and pairs"),
+        ({"started": {"add": (1.0,)}}, "started steps need version 2"),
+        ({**NEW, "started": {"linear.add": (1.0,)}}, "a price in recordings"),
+        ({**NEW, "started": {"add": (2.0, 1.0)}}, "add needs at least one price, never falling"),
+        ({**NEW, "started": {"add": (-1.0,)}}, "finite and not negative"),
         ({"pairs": NEW["pairs"]}, "both drops and pairs"),
         ({**NEW, "pairs": {1024: 17.0}}, "of every period, or neither"),
         ({**NEW, "pairs": {1: 1.5, 16: 1.75, 256: 8.0, 1024: 17.0}}, "cheaper than one refresh"),

@@ -182,6 +182,24 @@ def test_pairs_and_drops_count_in_predictions_where_a_table_prices_them(circuit:
     assert thrice == pytest.approx(found + 2 * pairs[0])
 
 
+def test_steps_that_depend_on_the_position_are_priced_as_started_by_themselves(circuit: Circuit) -> None:
+    unit = cost_table("unit")
+    plain = replace(unit, pairs=unit.bootstrap, seconds={**unit.seconds, "drop": (0.0,)})
+    priced = replace(plain, started={"multiply_plain": (0.5,), "rotate": (0.25,)})
+    old, new = (plan(circuit, clear_params(64), cost=t, programs=("generate",), mlp="A") for t in (plain, priced))
+    program = new.program("generate")
+    assert program.steps == old.program("generate").steps
+    moving = [s for s in program.steps if s.moves]
+    masks = sum(len(s.args) for s in moving if s.kind.startswith("multiply_plain"))
+    turns = sum(s.kind == "rotate" for s in moving)
+    assert masks > 10
+    assert turns > 0
+    more = 0.5 * masks + 0.25 * turns
+    assert program.predicted_seconds == pytest.approx(old.program("generate").predicted_seconds + more)
+    found, before = (sum(t.seconds for t in tally(new, "generate", table).values()) for table in (priced, plain))
+    assert found == pytest.approx(before + more)
+
+
 def test_the_cache_keeps_one_level_over_all_programs(circuit: Circuit) -> None:
     made = plan(circuit, clear_params(64), programs=("generate", "prompt", "logits", "sample"))
     for program in made.programs.values():

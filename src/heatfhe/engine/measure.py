@@ -4,7 +4,8 @@
 What the protocol does not offer by itself is had by differences: the price of one more term of a sum, of one more
 hoisted rotation, and what is left when those are taken away. Every figure is a median. Where an engine records, a plan
 plays long stretches at once and nothing waits between two steps: there the price of an operation is what one more of it
-adds to a recording of several.
+adds to a recording of several. Steps that depend on the position are in none: their price is what one more of them adds
+to several that are started one after another.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from heatfhe.progress import SILENT, Reporter
 ROTATIONS = (1, 2, 3, 4, 5, 6, 7, 8)
 FEW, MANY = 2, 8  # terms of the short and the long sum, operations of the short and the long recording
 WIDE = tuple(range(8))
+STARTED = "started."  # before a word of a step that is in no recording
 MAPS = (((0, 1), (0,)), (WIDE, (0,)), ((0, 1), (0, 2, 4, 6, 8)), (WIDE, (0, 8)))  # baby and giant steps, compared
 
 
@@ -95,6 +97,12 @@ class _Watch:
             return self.alone(step)
         return max(0.0, (self._played(step, MANY) - self._played(step, FEW)) / (MANY - FEW))
 
+    def started(self, step: Callable[..., Any], *args: Any) -> float:
+        """What a step adds that is in no recording: started by itself, others before it, waited for at the end."""
+        step = partial(step, *args)
+        few, many = (self.alone(lambda k=k: [step() for _ in range(k)], warm=3) for k in (FEW, MANY))  # type: ignore[misc]
+        return max(0.0, (many - few) / (MANY - FEW))
+
     def _played(self, step: Callable[[], Any], times: int) -> float:
         def body(given: Sequence[Any]) -> list[Any]:
             for _ in range(times):
@@ -104,9 +112,9 @@ class _Watch:
         name = ("measure", next(self.recordings))
         return self.alone(lambda: self.engine.replay(name, body, []), warm=3)  # as it is, recorded, played
 
-    def marginal(self, step: Callable[[int], Any]) -> tuple[float, float]:
+    def marginal(self, step: Callable[[int], Any], seconds: Callable[..., float] | None = None) -> tuple[float, float]:
         """Of a step with so many terms: what one more adds, and what few terms leave besides."""
-        few, many = self.seconds(step, FEW), self.seconds(step, MANY)
+        few, many = ((seconds or self.seconds)(step, k) for k in (FEW, MANY))
         one = max(0.0, (many - few) / (MANY - FEW))
         return one, max(0.0, few - FEW * one)
 
@@ -133,7 +141,15 @@ def _row(watch: _Watch, encrypt: Callable[..., bytes], values: NDArray[np.float6
         for i, (babies, giants) in enumerate(MAPS)
     ]
     prices = map_prices([seconds(engine.linear, top, m) for m in maps])
-    return row | {IN_MAPS + word: price for word, price in prices.items()}
+    row |= {IN_MAPS + word: price for word, price in prices.items()}
+    if not engine.records:
+        return row
+    started = {"add": watch.started(engine.add, a, a), "rotate": watch.started(engine.rotate, a, 1)}
+    started["multiply_plain"], _ = watch.marginal(
+        lambda k: engine.multiply_plain_sum([(top, plain)] * k), watch.started
+    )
+    started["rescale"] = max(0.0, watch.started(engine.multiply_plain, top, plain) - started["multiply_plain"])
+    return row | {STARTED + word: price for word, price in started.items()}
 
 
 def measure(
@@ -179,7 +195,7 @@ def measure(
         every = range(params.levels + 1)
         return tuple(float(s) for s in np.interp(every, asked, [rows[level][word] for level in asked]))
 
-    words = [w for w in rows[asked[0]] if w != "encode"]
+    words = [w for w in rows[asked[0]] if w != "encode" and not w.startswith(STARTED)]
     load = os.getloadavg()[0]
     table = CostTable.measured(
         name=name,
@@ -192,6 +208,7 @@ def measure(
         bootstrap=refresh,
         seconds={w: column(w) for w in words},
         pairs=pairs,
+        started={w.removeprefix(STARTED): column(w) for w in rows[asked[0]] if w.startswith(STARTED)},
     )
     return EngineCosts(table=table, encode=column("encode"), load=load)
 

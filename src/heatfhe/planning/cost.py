@@ -65,7 +65,8 @@ class CostTable:
     values at once; ``slots`` is the full count of the machine's ring. ``unit`` names what one price unit is.
 
     Version 2 has prices of pairs and of drops. Without them (version 1) a drop costs nothing and a pair as much as one
-    refresh, to which placements add the work of taking it apart.
+    refresh, to which placements add the work of taking it apart. It may say what a word costs in a step that an engine
+    starts by itself, because it depends on the position and is in no recording (``started``); without that, the same.
     """
 
     name: str
@@ -76,6 +77,7 @@ class CostTable:
     seconds: Mapping[str, tuple[float, ...]]
     unit: str = "s"
     pairs: Mapping[int, float] = field(default_factory=dict)
+    started: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for word in ("name", "provenance", "hardware"):
@@ -87,7 +89,8 @@ class CostTable:
             raise ConfigError(f"cost table {self.name}: has no price for a bootstrap of all {self.slots} slots")
         if any(p < 1 or p & (p - 1) or p > self.slots for p in self.bootstrap):
             raise ConfigError(f"cost table {self.name}: bootstrap periods must be powers of two up to {self.slots}")
-        prices = [*self.bootstrap.values(), *self.pairs.values(), *(s for row in self.seconds.values() for s in row)]
+        rows = [*self.seconds.items(), *self.started.items()]
+        prices = [*self.bootstrap.values(), *self.pairs.values(), *(s for _, row in rows for s in row)]
         if not all(0 <= s <= MAX_PRICE for s in prices):
             raise ConfigError(f"cost table {self.name}: prices must be finite and not negative")
         for by_period in (self.bootstrap, self.pairs):
@@ -97,7 +100,11 @@ class CostTable:
             raise ConfigError(f"cost table {self.name}: prices both drops and pairs of every period, or neither")
         if any(self.pairs[p] < self.bootstrap[p] for p in self.pairs):
             raise ConfigError(f"cost table {self.name}: a pair must not be cheaper than one refresh of its period")
-        for word, row in self.seconds.items():
+        if self.started and not (self.pairs and self.started.keys() <= self.seconds.keys()):
+            raise ConfigError(
+                f"cost table {self.name}: prices of started steps need version 2 and a price in recordings"
+            )
+        for word, row in rows:
             if word not in INSTRUCTIONS and word not in SINCE_2:
                 known = ", ".join((*INSTRUCTIONS, *SINCE_2))
                 raise ConfigError(f"cost table {self.name}: unknown instruction {word!r}; have: {known}")
@@ -118,9 +125,10 @@ class CostTable:
         bootstrap: Mapping[int, float],
         seconds: Mapping[str, tuple[float, ...]],
         pairs: Mapping[int, float] | None = None,
+        started: Mapping[str, tuple[float, ...]] | None = None,
     ) -> CostTable:
-        """A table from raw timings: noise that makes a higher level, a wider period or a pair look cheaper is raised
-        away."""
+        """A table from raw timings: noise that makes a higher level, a wider period, a pair or a step that is started
+        by itself look cheaper is raised away."""
         periods = sorted(bootstrap)
         wide = dict(zip(periods, accumulate((bootstrap[p] for p in periods), max)))
         both = accumulate((max(pairs[p], wide[p]) for p in periods), max) if pairs else ()
@@ -132,6 +140,9 @@ class CostTable:
             bootstrap=wide,
             seconds={word: tuple(accumulate(row, max)) for word, row in seconds.items()},
             pairs=dict(zip(periods, both)),
+            started={
+                word: tuple(accumulate(map(max, row, seconds[word]), max)) for word, row in (started or {}).items()
+            },
         )
 
     @property
@@ -139,11 +150,12 @@ class CostTable:
         """Of the file format: 2 with prices of pairs and drops."""
         return 2 if self.pairs else 1
 
-    def price(self, work: Mapping[str, int], level: int) -> float:
-        """Seconds of a node's work when it runs with this many levels left."""
+    def price(self, work: Mapping[str, int], level: int, *, started: bool = False) -> float:
+        """Seconds of a node's work when it runs with this many levels left, in a recording or started by itself."""
         total = 0.0
         for word, count in (work if "linear.rotate" in self.seconds else plain_words(work)).items():
             row = self.seconds.get(word, (0.0,) if word in SINCE_2 else None)
+            row = self.started.get(word, row) if started else row
             if row is None:
                 raise PlanError(
                     f"cost table {self.name} ({self.hardware}) has no price for {word!r}, of which {count} are needed; "
@@ -182,6 +194,7 @@ class CostTable:
             "bootstrap": {str(p): self.bootstrap[p] for p in sorted(self.bootstrap)},
             "seconds": {word: list(self.seconds[word]) for word in sorted(self.seconds)},
             **({"pairs": {str(p): self.pairs[p] for p in sorted(self.pairs)}} if self.pairs else {}),
+            **({"started": {word: list(self.started[word]) for word in sorted(self.started)}} if self.started else {}),
         }
 
     @classmethod
@@ -193,7 +206,10 @@ class CostTable:
                     **body,
                     "bootstrap": {int(p): float(s) for p, s in body["bootstrap"].items()},
                     "pairs": {int(p): float(s) for p, s in body.get("pairs", {}).items()},
-                    "seconds": {word: tuple(float(s) for s in row) for word, row in body["seconds"].items()},
+                    **{
+                        part: {word: tuple(float(s) for s in row) for word, row in body.get(part, {}).items()}
+                        for part in ("seconds", "started")
+                    },
                 }
             )
         except (TypeError, KeyError, AttributeError, ValueError) as err:

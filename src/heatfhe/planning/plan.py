@@ -218,7 +218,7 @@ def plan(
             key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
         }
         program = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
-        made[name] = replace(program, predicted_seconds=program.predicted_seconds + _drops(program, table))
+        made[name] = replace(program, predicted_seconds=program.predicted_seconds + _unplaced(program, table))
         if name != ProgramName.EMBED:
             cache = levels
         products.update(recording.products)
@@ -230,10 +230,17 @@ def plan(
     )  # fmt: skip
 
 
-def _drops(program: Program, table: CostTable) -> float:
-    """Seconds of a program's drops, which no placement counts."""
-    levels = program.levels()
-    return sum(table.price({"drop": 1}, levels[s.args[0]]) for s in program.steps if s.kind == "drop")
+def _unplaced(program: Program, table: CostTable) -> float:
+    """Seconds that no placement counts: drops, and what steps cost more for being started by themselves."""
+    levels, total = program.levels(), 0.0
+    for s in program.steps:
+        level = levels[s.args[0]]
+        if s.kind == "drop":
+            total += table.price({"drop": 1}, level)
+        elif s.moves and table.started and not s.row.refreshes:
+            work = s.row.counted(len(s.args), len(s.by), None)
+            total += table.price(work, level, started=True) - table.price(work, level)
+    return total
 
 
 def default_cost(params: Params, device: str = "cpu") -> str:

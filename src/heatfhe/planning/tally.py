@@ -75,7 +75,7 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
             if s.row.refreshes:
                 refreshed += cost.refresh(s.period, slots, pair=len(s.results) == 2)
             else:
-                seconds += cost.price(one, levels[s.args[0]])
+                seconds += cost.price(one, levels[s.args[0]], started=s.moves)
         boots = [s for s in steps if s.row.refreshes]
         mapped = sum(_diagonals(s, products) for s in steps)
         scalars = sum(p.vector is None for s in steps if s.row.levels for p in s.plains)
