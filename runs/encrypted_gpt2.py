@@ -31,6 +31,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,24 +146,27 @@ def calibrate_stage(args: argparse.Namespace) -> None:
 
 
 class Watch:
-    """Seconds by operator, the engine waited for after every stretch that it plays."""
+    """Seconds by operator on the engine's own clock, read when a token is done: nothing waits in between."""
 
     def __init__(self, engine: Any) -> None:
-        self.engine, self.seconds, self._last = engine, Counter[str](), 0.0
+        self.engine, self.seconds = engine, Counter[str]()
+        self.ends: dict[str, set[int]] = {}  # by program, where its stretches end; every step if not known
+        self._marks: list[tuple[str, Any]] = []
+        self._step = 0
 
     def start(self, task: str, total: int | None = None) -> None:
-        self.engine.synchronize()
-        self._last = time.perf_counter()
+        self._step, self._marks = 0, [("", self.engine.mark())]
 
     def advance(self, task: str, **facts: Any) -> None:
-        self.engine.synchronize()
-        now = time.perf_counter()
-        kind = "refresh" if str(facts["kind"]).startswith("bootstrap") else "rest"
-        self.seconds[f"{facts['operator']}, {kind}"] += now - self._last
-        self._last = now
+        self._step += 1
+        if self._step in self.ends.get(task, {self._step}):
+            kind = "refresh" if str(facts["kind"]).startswith("bootstrap") else "rest"
+            self._marks.append((f"{facts['operator']}, {kind}", self.engine.mark()))
 
     def done(self, task: str) -> None:
-        pass
+        self.engine.synchronize()
+        for (_, before), (name, now) in pairwise(self._marks):
+            self.seconds[name] += self.engine.elapsed(before, now)
 
 
 def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, dict[str, float]]:
@@ -274,9 +278,10 @@ def run_stage(args: argparse.Namespace) -> None:
         journal.write("seconds per token", median=median, tokens=len(per_token), predicted=sum(priced.values()))
 
     if args.count:
-        watch = Watch(engine)
-        decode = Conversation(Runner(made, engine, source, by_operator=True), reporter=watch)
+        watch, runner = Watch(engine), Runner(made, engine, source, by_operator=True)
+        decode = Conversation(runner, reporter=watch)
         decode.generate([put(prompt_of(text, 0, 1)[0])])
+        watch.ends = {name: {part.stop for part in parts} for name, parts in runner.parts.items()}
         for _ in range(4):  # as it is, recorded, and played twice: the last counts
             watch.seconds.clear()
             decode.generate()

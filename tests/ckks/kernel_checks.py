@@ -380,6 +380,20 @@ def synchronize(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> 
     other.synchronize()
 
 
+def mark(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
+    """Moments follow each other; work lies between two, and nothing between one and itself."""
+    x, rows = words(reference.ring_dimension, shape.rows, (2,), seed), row_array(shape.rows)
+    for k in (reference, other):
+        given = k.upload(x)
+        first = k.mark()
+        k.add(given, given, rows)
+        second, third = k.mark(), k.mark()
+        k.synchronize()
+        assert k.elapsed(first, second) > 0.0
+        assert k.elapsed(second, third) >= 0.0 == k.elapsed(first, first)
+        assert k.elapsed(first, third) == pytest.approx(k.elapsed(first, second) + k.elapsed(second, third), abs=1e-5)
+
+
 CHECKS: dict[str, Check] = {
     "upload": upload, "download": upload, "evaluate": evaluate, "encode": encode, "coefficients": coefficients,
     "uniform": uniform, "size": size,
@@ -388,6 +402,6 @@ CHECKS: dict[str, Check] = {
     "combine": combine, "add_first": add_first, "add_constant": add_constant, "prepare": prepare, "product": product,
     "product_sum": product_sum, "tensor": tensor, "automorphism": automorphism, "extend": extend, "mod_up": mod_up,
     "divide": divide, "switch": switch, "switch_total": switch_total, "giant_sums": giant_sums, "replay": replay,
-    "synchronize": synchronize,
+    "synchronize": synchronize, "mark": mark, "elapsed": mark,
 }  # fmt: skip
 """By the method each is about."""

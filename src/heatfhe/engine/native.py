@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -234,6 +235,14 @@ class NativeEngine:
     def synchronize(self) -> None:
         """Wait for the kernels."""
         self._ring.kernels.synchronize()
+
+    def mark(self) -> Any:
+        """The moment at which everything asked for so far will be done: a device's own clock, nothing waits for it."""
+        return self._ring.kernels.mark()
+
+    def elapsed(self, first: Any, then: Any) -> float:
+        """Seconds between two such moments, after synchronize."""
+        return self._ring.kernels.elapsed(first, then)
 
     # -- what steps need -----------------------------------------------------------------------------------------------
 

@@ -109,6 +109,12 @@ class ShimDevice:
     def synchronize(self) -> None:
         pass
 
+    def mark(self) -> int:
+        return len(self.launches)
+
+    def elapsed(self, first: int, then: int) -> float:
+        return 1e-6 * (then - first)
+
 
 KINDS: dict[str, Any] = {
     "Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32, "d": ctypes.c_double,

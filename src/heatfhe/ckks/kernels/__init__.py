@@ -218,6 +218,14 @@ class Kernels(Protocol):
         """Wait until everything asked for is done."""
         ...
 
+    def mark(self) -> Any:
+        """The moment at which everything asked for so far will be done; nothing waits for it."""
+        ...
+
+    def elapsed(self, first: Any, then: Any) -> float:
+        """Seconds between two such moments, once everything is done."""
+        ...
+
 
 def load_kernels(device: str, ring_dimension: int, moduli: Sequence[int], *, threads: int = 1) -> Kernels:
     """Kernels by name: reference (numpy), cpu (numba) or cuda (CuPy)."""

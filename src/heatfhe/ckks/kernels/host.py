@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -88,3 +89,10 @@ class HostKernels(ABC):
     def synchronize(self) -> None:
         """Everything is done when a method returns."""
         return
+
+    def mark(self) -> float:
+        """Now."""
+        return time.perf_counter()
+
+    def elapsed(self, first: float, then: float) -> float:
+        return then - first

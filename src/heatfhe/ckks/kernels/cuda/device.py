@@ -121,6 +121,14 @@ class Device(Protocol):
 
     def synchronize(self) -> None: ...
 
+    def mark(self) -> Any:
+        """A moment between launches."""
+        ...
+
+    def elapsed(self, first: Any, then: Any) -> float:
+        """Seconds between two moments that have passed."""
+        ...
+
 
 class CupyDevice:
     """The current GPU: one stream, sources compiled by NVRTC and kept by CuPy, by architecture and their own hash."""
@@ -281,3 +289,11 @@ class CupyDevice:
 
     def synchronize(self) -> None:
         self._stream.synchronize()
+
+    def mark(self) -> Any:
+        event = self._cupy.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def elapsed(self, first: Any, then: Any) -> float:
+        return float(self._cupy.cuda.get_elapsed_time(first, then)) / 1e3

@@ -385,6 +385,12 @@ class CudaKernels(Launcher):
     def synchronize(self) -> None:
         self.device.synchronize()
 
+    def mark(self) -> Any:
+        return self.device.mark()
+
+    def elapsed(self, first: Any, then: Any) -> float:
+        return self.device.elapsed(first, then)
+
 
 def runs(keys: Sequence[object | None]) -> list[tuple[int, int]]:
     """Longest stretches that are all keys, or all None."""
