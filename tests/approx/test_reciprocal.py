@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def test_outside_the_domain_small_is_harmless_and_large_diverges(d: float) -> No
     log_kappa=st.floats(0.01, 6.0),
     where=st.floats(0.0, 1.0),
     count=st.integers(0, 12),
-    solver=st.sampled_from(["plain", "relaxed"]),
+    solver=st.sampled_from(["plain", "relaxed", "below"]),
     scale=st.floats(0.01, 100.0),
     gain=st.floats(0.01, 100.0),
 )
@@ -134,6 +135,43 @@ def test_the_stated_bound_holds_everywhere(
     assert abs(1.0 - scale * d * y / gain) <= fit.error(count) * (1.0 + 1e-9) + 1e-12
     quotient = divide(3.7, d, fit, count, scale=scale)
     assert abs(1.0 - scale * d * quotient / 3.7) <= fit.error(count) * (1.0 + 1e-9) + 1e-12
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    lo=st.floats(1e-4, 1e3),
+    log_kappa=st.floats(0.01, 6.0),
+    where=st.floats(0.0, 1.0),
+    below=st.floats(1e-6, 1.0),
+    count=st.integers(0, 24),
+)
+def test_from_below_never_exceeds_the_reciprocal_wherever_it_converges(
+    lo: float, log_kappa: float, where: float, below: float, count: int
+) -> None:
+    fit = ReciprocalFit(lo=lo, hi=lo * 10.0**log_kappa, solver="below")
+    relaxed = replace(fit, solver="relaxed")
+    e = relaxed.error(count)
+    inside = lo * 10.0 ** (log_kappa * where)
+    share = inside * reciprocal(inside, fit, count)
+    assert (1.0 - e) / (1.0 + e) * (1.0 - 1e-9) - 1e-12 <= share <= 1.0 + 1e-12
+    assert share == pytest.approx(inside * reciprocal(inside, relaxed, count) / (1.0 + e), rel=1e-9)
+    for d in (below * lo, (fit.lo + fit.hi) * (1.0 - 1e-9 * below), fit.hi + where * 0.999 * fit.lo):
+        assert 0.0 < d * reciprocal(d, fit, count) <= 1.0 + 1e-12
+    assert fit.largest(count) <= 1.0 / lo * (1.0 + 1e-12)
+
+
+def test_from_below_is_attained_and_costs_no_level() -> None:
+    """Without the division the relaxed result exceeds 1/d by exactly e; with it, it meets 1/d there."""
+    d = np.geomspace(1.0, 100.0, 20001)
+    for count in range(6):
+        fit, relaxed = _fit(100.0, "below"), _fit(100.0, "relaxed")
+        assert (d * reciprocal(d, relaxed, count)).max() == pytest.approx(1.0 + relaxed.error(count), abs=1e-6)
+        assert (d * reciprocal(d, fit, count)).max() == pytest.approx(1.0, abs=1e-6)
+        assert np.abs(1.0 - d * reciprocal(d, fit, count)).max() == pytest.approx(fit.error(count), rel=1e-6)
+        if count == 1:  # the last re-centring left out: nothing but a plain iteration
+            np.testing.assert_allclose(reciprocal(d, fit, 1), reciprocal(d, _fit(100.0, "plain"), 1), rtol=1e-13)
+        low, high = reciprocal(Traced(3.0), fit, count), reciprocal(Traced(3.0), relaxed, count)
+        assert (low.spent, low.tally) == (high.spent, high.tally)
 
 
 @settings(deadline=None)
@@ -182,7 +220,7 @@ def test_bad_domains_are_refused_by_name(lo: float, hi: float, match: str) -> No
 
 def test_other_refusals() -> None:
     fit = _fit(10.0, "plain")
-    with pytest.raises(ConfigError, match="'plain', 'relaxed', got 'fast'"):
+    with pytest.raises(ConfigError, match="'plain', 'relaxed', 'below', got 'fast'"):
         ReciprocalFit(lo=1.0, hi=2.0, solver="fast")
     for tolerance in (0.0, 1.0, float("nan")):
         with pytest.raises(ConfigError, match="strictly between 0 and 1"):

@@ -35,7 +35,7 @@ def refine_domain(
     if init is None:
         return 1.0, hi
     e = init.error(init_count)
-    over = e if init_count == 0 or init.solver == "relaxed" else 0.0
+    over = e if (init_count == 0 and init.solver == "plain") or init.solver == "relaxed" else 0.0
     return (1.0 - e) ** 2, hi * (1.0 + over) ** 2
 
 

@@ -104,7 +104,7 @@ def test_newton_equals_autograd(count: int, gain: float) -> None:
     )
 
 
-@pytest.mark.parametrize("solver", ["plain", "relaxed"])
+@pytest.mark.parametrize("solver", ["plain", "relaxed", "below"])
 @pytest.mark.parametrize("count", [1, 4, 9, 16])
 def test_divide_equals_autograd_through_its_seed(solver: str, count: int) -> None:
     fit = ReciprocalFit(lo=0.5, hi=60.0, solver=solver)
@@ -121,7 +121,7 @@ def test_divide_equals_autograd_through_its_seed(solver: str, count: int) -> Non
     )
 
 
-@pytest.mark.parametrize("solver", ["plain", "relaxed"])
+@pytest.mark.parametrize("solver", ["plain", "relaxed", "below"])
 def test_one_hot_is_the_solver_at_that_count(solver: str) -> None:
     fit = ReciprocalFit(lo=1.0, hi=300.0, solver=solver)
     d = uniform(1.0, 300.0)

@@ -75,6 +75,34 @@ def test_both_variants_of_the_mlp_give_the_same_answer(shape: dict[str, int], sl
         assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("tight", [False, True])
+def test_a_relaxed_first_reciprocal_from_below_agrees_at_any_count(count: int, tight: bool) -> None:
+    circuit = tiny_circuit()
+    c = circuit.calibration
+    rows = {}
+    for name, row in c.softmaxes.items():
+        init, refine = replace(row.fit.init, solver="below"), row.fit.refine
+        assert refine is not None
+        fit = replace(row.fit, init=init, refine=replace(refine, lo=(1.0 - init.error(count)) ** 2))
+        rows[name] = replace(row, init_count=count, refine_count=6, fit=fit)
+    lowered = replace(circuit, calibration=replace(c, softmaxes=rows))
+    windows = np.random.default_rng(0).integers(0, circuit.shape.vocabulary, (2, circuit.shape.context))
+    sums: list[float] = []
+
+    def tap(name: str, value: np.ndarray) -> np.ndarray:
+        if name.endswith("/sum2"):
+            sums.append(float((value[..., 0] / np.arange(1.0, value.shape[-2] + 1) ** 2).max()))
+        return value
+
+    expected = lowered.run(windows, tap=tap)
+    assert max(sums) <= 1.0 + 1e-12  # a mean of squares of at most the row's length
+    assert 0 < np.abs(expected - circuit.run(windows)).max() < 0.1  # the common factor of a row has cancelled
+    made = plan(lowered, clear_params(64), placement="greedy", mlp="A", tight=tight, programs=("logits",))
+    run = teacher_forced(made, lowered, windows)
+    assert np.abs(run - expected).max() < 1e-8 * np.abs(expected).max()
+
+
 def test_few_levels_are_enough_with_cuts_inside_polynomials() -> None:
     circuit = tiny_circuit()
     made = plan(circuit, clear_params(64, levels=4), contract=False)

@@ -64,7 +64,7 @@ def test_law_2_deployed_is_the_circuit(seed: int) -> None:
 def test_law_3_one_hot_is_the_solver_at_that_count(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     kappa, lo = 10.0 ** (4.0 * torch.rand(2, generator=generator, dtype=torch.float64))
-    fit = ReciprocalFit(lo=float(lo), hi=float(lo * (1.5 + kappa)), solver=("plain", "relaxed")[seed % 2])
+    fit = ReciprocalFit(lo=float(lo), hi=float(lo * (1.5 + kappa)), solver=("plain", "relaxed", "below")[seed % 3])
     top = 1 + seed % 16
     count = int(torch.randint(0, top + 1, (), generator=generator))
     p = torch.nn.functional.one_hot(torch.tensor(count), top + 1).double()

@@ -133,22 +133,24 @@ def test_calibrated_softmax_is_within_1e_4_of_the_exact_one(
 
 
 @pytest.mark.parametrize("count", range(9))
-def test_a_loose_first_reciprocal_never_brings_the_second_out_of_its_domain(
+def test_a_relaxed_first_reciprocal_of_any_count_never_brings_the_second_out_of_its_domain(
     prepared: Prepared, seen: Observation, count: int
 ) -> None:
-    """Rows where one token takes all, at every mean of the first domain: what a relaxed r1 makes of their length."""
-    options = FitOptions(solver="relaxed", delta_2=2, loose_first=True, argmax=False)
-    name, row = next(iter(fit_calibration(prepared.architecture, seen, options).softmaxes.items()))
-    assert row.fit.refine is not None
-    means = np.geomspace(row.fit.init.lo, row.fit.init.hi, 2001)
-    squares = (reciprocal(means, row.fit.init, count) * means) ** 2
-    reach = row.fit.refine.hi / 4.0  # what the second is fitted for where the first is exact
-    assert reach * squares.max() <= row.fit.refine.hi
-    tight = fit_calibration(prepared.architecture, seen, replace(options, loose_first=False)).softmaxes[name].fit
-    assert tight.refine is not None
-    assert row.fit.refine.hi == pytest.approx(4.0 * tight.refine.hi, rel=1e-3)
-    if count in (0, 1, 2):
-        assert reach * squares.max() > tight.refine.hi
+    """Rows where one token takes all, at every mean the first one converges for: what r1 makes of their length."""
+    options = FitOptions(solver="relaxed", delta_2=2, argmax=False)
+    made = fit_calibration(prepared.architecture, seen, options)
+    ends = {name: row.fit.refine.hi for name, row in made.softmaxes.items() if row.fit.refine is not None}
+    lowered = {name: count if name.endswith("/init") else n for name, n in made.counts().items()}
+    again = fit_calibration(prepared.architecture, seen, options, counts=lowered)
+    for row in (*made.softmaxes.values(), *again.softmaxes.values()):
+        init, refine = row.fit.init, row.fit.refine
+        assert refine is not None
+        assert (init.solver, refine.solver) == ("below", "relaxed")
+        assert refine.hi == ends[row.name] <= seen.context  # the same at every count, never above the row length
+        means = np.geomspace(1e-3 * init.lo, init.lo + init.hi, 2001)[:-1]
+        assert (refine.hi * (reciprocal(means, init, count) * means) ** 2).max() <= refine.hi * (1 + 1e-12)
+        over = replace(init, solver="relaxed")  # what it would be without the division by 1 + e
+        assert (refine.hi * (reciprocal(means, over, count) * means) ** 2).max() > refine.hi
 
 
 def test_one_wide_row_does_not_break_other_blocks(prepared: Prepared, seen: Observation) -> None:

@@ -165,7 +165,8 @@ def test_noise_changes_the_run_and_is_repeatable() -> None:
 def test_the_relaxed_solver_reaches_every_site() -> None:
     trained = go(fresh(), short(solver="relaxed"))
     assert {c.fit.denominator.solver for c in trained.calibration.norms.values()} == {"relaxed"}
-    assert {c.fit.init.solver for c in trained.calibration.softmaxes.values()} == {"relaxed"}
+    pairs = {(c.fit.init.solver, c.fit.refine.solver) for c in trained.calibration.softmaxes.values() if c.fit.refine}
+    assert pairs == {("below", "relaxed")}
 
 
 def test_accumulation_changes_nothing_but_rounding(tmp_path: Path) -> None:
@@ -291,9 +292,9 @@ def test_a_wider_margin_reaches_every_calibration_of_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("solver", "share", "kept"), [("plain", 0.98, True), ("relaxed", 0.98, False), ("relaxed", 0.6, True)]
+    ("solver", "share", "kept"), [("plain", 0.98, True), ("plain", 1.02, False), ("relaxed", 0.98, True)]
 )
-def test_merge_moves_a_second_reciprocal_alone_and_leaves_a_relaxed_one_a_margin(
+def test_merge_moves_a_second_reciprocal_alone_and_only_where_its_domain_was_left(
     whole: Run, solver: str, share: float, kept: bool
 ) -> None:
     calibration = whole[1].calibration
@@ -330,6 +331,25 @@ def test_slack_holds_a_rows_sum_further_inside(whole: Run) -> None:
         prepared.set_mode("deployed")
     assert held[0] == free[0]
     assert torch.equal(held[1:], middle[1:])
+
+
+def test_slack_holds_the_sum_of_squares_too_but_not_below_what_was_seen_nor_at_the_row_length(whole: Run) -> None:
+    prepared, trained, _ = whole
+    row = next(iter(trained.calibration.softmaxes.values()))
+    site = next(m for m in prepared.model.modules() if type(m).__name__ == "AttentionSite")
+    assert row.fit.refine is not None
+    assert row.observed_refine is not None
+    end, seen = row.fit.refine.hi, row.observed_refine.hi
+    longer = math.ceil(end) + 1
+    try:
+        for slack in (1.0, 1.05, 8.0):
+            prepared.switch.slack = slack
+            assert site.ends(longer) == (row.fit.init.hi / slack, min(end, max(end / slack, seen)))
+            assert site.ends(math.floor(end))[1] == end  # such a domain cannot be left
+        assert seen < end
+        assert site.ends(longer)[1] == seen
+    finally:
+        prepared.switch.slack = 1.0
 
 
 def test_odd_windows_widen_the_calibration_and_teach_every_phase(monkeypatch: pytest.MonkeyPatch) -> None:

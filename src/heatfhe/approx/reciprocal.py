@@ -16,6 +16,7 @@ from heatfhe.approx.arithmetic import Plain, T
 from heatfhe.errors import ConfigError
 
 SOLVERS = ("plain", "relaxed")
+BELOW = "below"  # the relaxed one for a factor that cancels later
 _MOST = 64  # past kappa 1e16 the seed error rounds to 1 in doubles; at 1e16 and tolerance 1e-15 a plain count is 56
 
 
@@ -28,6 +29,10 @@ class ReciprocalFit:
     Depth   none: these are constants.
     Source  Goldschmidt 1964; the seed is the scaled Chebyshev polynomial T_2. Relaxed: re-centred after each
             iteration, which reaches the Chebyshev optimum 1 / T_{2^(count+1)}; it is not the paper's recurrence.
+            Below: the relaxed result divided by 1 + e, e what it may exceed 1/d by at its count; since 1 + e is the
+            last re-centring's own factor, that is to leave it out (at count 1 nothing but the plain iteration is left).
+            It then never exceeds 1/d: 0 < d y <= 1 on all of (0, lo + hi), at every count, and (1 - e) / (1 + e) <=
+            d y on the domain. For a softmax's first reciprocal, whose common factor the second one removes.
     """
 
     lo: float
@@ -36,7 +41,7 @@ class ReciprocalFit:
 
     def __post_init__(self) -> None:
         _check.positive_domain("a reciprocal", self.lo, self.hi)
-        _check.one_of("a reciprocal's solver", self.solver, SOLVERS)
+        _check.one_of("a reciprocal's solver", self.solver, (*SOLVERS, BELOW))
 
     @property
     def beta(self) -> float:
@@ -56,24 +61,28 @@ class ReciprocalFit:
         return (k - 1.0) ** 2 / (k * k + 6.0 * k + 1.0)
 
     def errors(self, count: int) -> tuple[float, ...]:
-        """Largest |1 - d y_i| on the domain for i = 0..count."""
+        """Largest |1 - d y_i| on the domain for i = 0..count; from below, before the division by 1 + e."""
         _check.count("count", count)
         e = [self.seed_error]
         for _ in range(count):
             square = e[-1] * e[-1]
-            e.append(square / (2.0 - square) if self.solver == "relaxed" else square)
+            e.append(square if self.solver == "plain" else square / (2.0 - square))
         return tuple(e)
 
     def error(self, count: int) -> float:
-        """Largest |1 - d y| on the domain after count iterations."""
-        return self.errors(count)[-1]
+        """Largest |1 - d y| on the domain after count iterations: 2 e / (1 + e) from below."""
+        e = self.errors(count)[-1]
+        return 2.0 * e / (1.0 + e) if self.solver == BELOW else e
+
+    def shares(self, count: int) -> tuple[float, ...]:
+        """What each relaxed state y_0..y_count is multiplied by as a result: 1 / (1 + e_i) from below, else 1."""
+        return tuple(1.0 / (1.0 + e) if self.solver == BELOW else 1.0 for e in self.errors(count))
 
     def smallest_count(self, tolerance: float, floor: int = 0) -> int:
         """The least count, not under floor, whose error is within the tolerance."""
         _check.tolerance(tolerance)
-        errors = self.errors(_MOST)
         for count in range(floor, _MOST + 1):
-            if errors[count] <= tolerance:
+            if self.error(count) <= tolerance:
                 return count
         raise ConfigError(
             f"[{self.lo:g}, {self.hi:g}] is too wide for a reciprocal to {tolerance:g} in {_MOST} iterations"
@@ -82,7 +91,8 @@ class ReciprocalFit:
     def schedule(self, count: int) -> tuple[float, ...]:
         """The scales s_0..s_count that let the relaxed iteration run as F = 2 s_i - D at no extra level.
 
-        State i of a loop planned for count iterations is s_i times too large; all are 1 for the plain solver.
+        State i of a loop planned for count iterations is s_i times too large; all are 1 for the plain solver, and the
+        last is 1 for the relaxed one, 1 / (1 + e) from below: neither costs anything.
         """
         return _schedule(self, count)
 
@@ -90,24 +100,24 @@ class ReciprocalFit:
         """No result on the domain exceeds this after count iterations.
 
         Domain  any count.
-        Bound   (1 + error) / lo, as 1 - d y is no larger than the error; and the seed's alpha times what every
-                iteration can at most multiply by, 2 s_i: the smaller where so few iterations do not reach 1 / lo.
+        Bound   (1 + error) / lo, as 1 - d y is no larger than the error (1 / lo from below); and the seed's alpha times
+                what every iteration can at most multiply by, 2 s_i: the smaller where so few do not reach 1 / lo.
         Depth   none: this is a constant.
         Source  d > 0 in f = 2 s_i - d.
         """
         s = self.schedule(count)
         reach = s[0] * self.alpha * math.prod(2.0 * x for x in s[:count])
-        return min((1.0 + self.error(count)) / self.lo, reach)
+        return min((1.0 if self.solver == BELOW else 1.0 + self.error(count)) / self.lo, reach)
 
 
 @lru_cache(maxsize=4096)
 def _schedule(fit: ReciprocalFit, count: int) -> tuple[float, ...]:
-    s = [1.0]
-    if fit.solver == "relaxed":
-        for e in reversed(fit.errors(count)[:-1]):
-            s.append(math.sqrt(2.0 / (2.0 - e * e) * s[-1]))
-        return tuple(reversed(s))
-    return (1.0,) * (count + 1)
+    if fit.solver == "plain":
+        return (1.0,) * (count + 1)
+    s = [fit.shares(count)[-1]]
+    for e in reversed(fit.errors(count)[:-1]):
+        s.append(math.sqrt(2.0 / (2.0 - e * e) * s[-1]))
+    return tuple(reversed(s))
 
 
 def goldschmidt(n: T, d: T, count: int, schedule: Sequence[float] | None = None) -> T:

@@ -11,7 +11,7 @@ from heatfhe.halting.distribution import (
 )
 from heatfhe.halting.kernels import gpu_kernels
 from heatfhe.halting.prior import kl, log_prior
-from heatfhe.halting.solvers import expected_divide, expected_goldschmidt, expected_newton, expected_reciprocal
+from heatfhe.halting.solvers import expected_divide, expected_goldschmidt, expected_newton, expected_reciprocal, shared
 from heatfhe.halting.table import HaltingTable
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "mode",
     "probabilities",
     "ramp",
+    "shared",
 ]

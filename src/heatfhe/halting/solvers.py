@@ -136,7 +136,13 @@ def expected_divide(
     s = fit.schedule(p.shape[0] - 1)
     x = d * scale
     seed = x * (-s[0] * fit.beta) + s[0] * fit.alpha
-    return expected_goldschmidt(seed * num, x * seed, p, s)
+    return expected_goldschmidt(seed * num, x * seed, shared(fit, p), s)
+
+
+def shared(fit: ReciprocalFit, p: Tensor) -> Tensor:
+    """The distribution with each chance times its state's share: what an expectation from below is taken with."""
+    shares = fit.shares(p.shape[0] - 1)
+    return p if min(shares) == 1.0 else torch.stack([p[i] * share for i, share in enumerate(shares)])
 
 
 def expected_reciprocal(

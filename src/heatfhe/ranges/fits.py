@@ -36,8 +36,6 @@ class FitOptions:
     ``form``                  how a norm's rational seed is evaluated: ``quotient`` (the paper's), or ``partial``, which
                               saves a level.
     ``delta_2``               fixes the refinement factor of every softmax; None picks the cheapest per block.
-    ``loose_first``           fits for a relaxed first reciprocal of any count, which is at most twice the true one: the
-                              second then bears four times the row length. For counts that training will lower.
     ``exponential_budget``    bound on the fitted exponential's relative error on a row, after all squarings and passes.
     ``activation_tolerance``  largest absolute error of an activation's polynomial.
     ``argmax``                whether to fit the argmax schedule too; training needs it only at its end.
@@ -49,7 +47,6 @@ class FitOptions:
     margin: float = 1.2
     form: str = "quotient"
     delta_2: int | None = None
-    loose_first: bool = False
     exponential_budget: float = 1e-4
     activation_tolerance: float = 1e-3
     argmax: bool = True
@@ -148,28 +145,30 @@ def _softmax_at(
     reach = min(
         first.hi * max(options.margin, widening), max(math.exp((hi - middle) / delta_2), first.hi * options.margin)
     )
-    init = ReciprocalFit(lo=first.lo, hi=reach, solver=options.solver)
-    # z over every pass: at least 1 (rows of one entry attain it), at most the row length.
+    below = options.solver == "relaxed"
+    init = ReciprocalFit(lo=first.lo, hi=reach, solver="below" if below else options.solver)
+    # z over every pass: at least 1 (rows of one entry attain it), at most the row length: no first reciprocal
+    # exceeds the true one (but a plain seed), whatever its count becomes.
     passes = [tau for tau in seen.log_squares[name] if 2 <= tau <= delta_2]
     second = Range(1.0, max(1.0, *(math.exp(seen.log_squares[name][tau].hi) for tau in passes)))
-    top = min(second.hi * max(options.margin, widening), max(float(seen.context), 1.0 + options.margin))
+    longest = max(float(seen.context), 1.0 + options.margin)
+    top = min(second.hi * max(options.margin, widening), longest)
     if counts is not None:
         init_count, refine_count = counts[f"{name}/init"], counts[f"{name}/refine"]
-        refine = _refine_fit(init, init_count, top, options)
+        refine = _refine_fit(init, init_count, top, options.solver)
         if name in seen.squares:  # seen at these very counts: the true range, loose first reciprocal and all
             measured = seen.squares[name]
             second = Range(second.lo, max(second.hi, measured.hi))
+            end = max(top, measured.hi * options.margin)
             refine = ReciprocalFit(
-                lo=min(1.0, max(measured.lo, 1e-6)),
-                hi=max(refine.hi if options.loose_first else top, measured.hi * options.margin),
-                solver=options.solver,
+                lo=min(1.0, max(measured.lo, 1e-6)), hi=min(end, longest) if below else end, solver=options.solver
             )
     else:
         full = init.smallest_count(options.tolerance, floor)
         options_of = range(floor, full + 1) if options.rule == "joint" else (full,)
         tried = []
         for count in options_of:
-            domain = _refine_fit(init, count, top, options)
+            domain = _refine_fit(init, count, top, options.solver)
             again = domain.smallest_count(options.tolerance, FAMILIES["softmax_refine"].floor)
             tried.append((count + len(passes) * again, again, count, domain))
         _, refine_count, init_count, refine = min(tried, key=lambda row: row[:3])
@@ -185,13 +184,14 @@ def _softmax_at(
     )
 
 
-def _refine_fit(init: ReciprocalFit, count: int, top: float, options: FitOptions) -> ReciprocalFit:
-    """The domain of the passes' sums after a first reciprocal of ``count`` iterations: its error widens it, squared."""
+def _refine_fit(init: ReciprocalFit, count: int, top: float, solver: str) -> ReciprocalFit:
+    """The domain of the passes' sums after a first reciprocal of ``count`` iterations: its error widens it, squared.
+
+    Below alone: no first reciprocal exceeds the true one but the plain solver's seed.
+    """
     error = init.error(count)
-    over = error if count == 0 or init.solver == "relaxed" else 0.0
-    if options.loose_first and init.solver == "relaxed":
-        over = 1.0
-    return ReciprocalFit(lo=(1.0 - error) ** 2, hi=top * (1.0 + over) ** 2, solver=options.solver)
+    over = error if count == 0 and init.solver == "plain" else 0.0
+    return ReciprocalFit(lo=(1.0 - error) ** 2, hi=top * (1.0 + over) ** 2, solver=solver)
 
 
 def fit_activation_site(stage: Activation, seen: Range, options: FitOptions) -> ActivationCalibration:

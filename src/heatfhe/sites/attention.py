@@ -113,12 +113,25 @@ class AttentionSite(nn.Module):
             raise SiteError(f"{self.stage.name}/init", "is not calibrated; run calibrate first")
         return self.calibration
 
+    def ends(self, columns: int) -> tuple[float, float]:
+        """Where the guards of both sums' means stand: a slack below the ends of their domains.
+
+        The mean of squares never exceeds the row's length (the first reciprocal comes from below): a domain that ends
+        there cannot be left and needs no slack, and no guard stands below what was seen.
+        """
+        c, slack = self.fitted(), self.switch.slack
+        if c.fit.refine is None or c.observed_refine is None:
+            return c.fit.init.hi / slack, c.fit.init.hi
+        end = c.fit.refine.hi
+        return c.fit.init.hi / slack, end if end >= columns else min(end, max(end / slack, c.observed_refine.hi))
+
     def solvers(self, row_length: Tensor, like: Tensor) -> tuple[Solve, Solve]:
         """init and refine: each takes a row's sum and returns row_length over it, in the switch's mode and guarded.
 
         The guard is on the upper side alone: a Goldschmidt iteration converges for every sum below its domain and
         diverges just above it. ``row_length`` broadcasts against the sums.
         """
+        first_end, second_end = self.ends(like.shape[-1])
         switch, name, fit = self.switch, self.stage.name, self.fitted().fit
         second = fit.refine if fit.refine is not None else fit.init
         first_p = switch.distribution(self.table, f"{name}/init", like)
@@ -129,13 +142,13 @@ class AttentionSite(nn.Module):
             mean = switch.see(f"{name}/sum", s) * inverse_length
             if switch.bounds is not None:
                 switch.penalise("denominator", torch.log(mean).clamp(min=0.0), switch.bounds.denominator, _tokens(mean))
-            mean = switch.clamp(mean, None, fit.init.hi / switch.slack)
+            mean = switch.clamp(mean, None, first_end)
             if first_p is None:
                 return switch.see(f"{name}/inverse", reciprocal(mean, fit.init, switch.count(f"{name}/init")))
             return switch.see(f"{name}/inverse", expected_reciprocal(mean, fit.init, first_p))
 
         def refine(s: Tensor) -> Tensor:
-            mean = switch.clamp(switch.see(f"{name}/sum2", s) * inverse_length, None, second.hi)
+            mean = switch.clamp(switch.see(f"{name}/sum2", s) * inverse_length, None, second_end)
             if second_p is None:
                 return switch.see(f"{name}/inverse", reciprocal(mean, second, switch.count(f"{name}/refine")))
             return switch.see(f"{name}/inverse", expected_reciprocal(mean, second, second_p))

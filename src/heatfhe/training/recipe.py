@@ -78,17 +78,16 @@ class Recipe:
     ``iter_ramp``         updates over which lambda_iter ramps in at the start of phase two.
     ``prior_start, prior_end``   the prior's p, annealed linearly over phase two.
     ``patience, gap``     back-off: micro-batch steps on target before it is lowered; updates between two lowerings.
-    ``least_init``        where the target of a softmax's first reciprocal ends (ours: at one iteration the relaxed
-                          solver errs to both sides, and a mixture with it looks better than it deploys).
+    ``least_init``        where the target of a softmax's first reciprocal ends (ours: a mixture with one relaxed
+                          iteration looks better than it deploys).
     ``geometric_at_zero`` the prior at target 0 is the geometric law, as the paper's text says (False: its formula).
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
     ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
-    ``slack``             how far below the end of its domain a softmax row's sum is held while training, as a factor
-                          (ours: text that was not trained on goes further).
+    ``slack``             how far below the ends of their domains a softmax row's sums are held while training, as a
+                          factor (ours: text that was not trained on goes further).
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
     ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
-    ``loose_first``       fits a softmax's second reciprocal for a relaxed first one of any count (ours, FitOptions).
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
                           calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
@@ -152,7 +151,6 @@ class Recipe:
     rule: str = "per-site"
     calibration_windows: int = 128
     margin: float = 1.2
-    loose_first: bool = False
     delta_2: int | None = 2
     solver: Solver = "plain"
     train_weights: bool = True

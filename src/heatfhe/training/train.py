@@ -204,7 +204,7 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets = None
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            seen = refit(prepared, _sequences(run), argmax=False, **_widths(recipe), reporter=run.reporter)
+            seen = refit(prepared, _sequences(run), argmax=False, margin=recipe.margin, reporter=run.reporter)
             prepared.adopt(merge(prepared.calibration, seen), keep_logits=True)
 
 
@@ -249,11 +249,6 @@ def _sequences(run: Run) -> list[torch.Tensor]:
     return list(rows.to(run.accelerator.device).split(max(1, run.recipe.micro_tokens // run.recipe.context)))
 
 
-def _widths(recipe: Recipe) -> dict[str, Any]:
-    """How wide the domains of every calibration of a run are."""
-    return {"margin": recipe.margin, "loose_first": recipe.loose_first}
-
-
 def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -> Calibration:
     r = run.recipe
     return calibrate(
@@ -263,7 +258,7 @@ def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -
         r.rule,
         r.solver,
         reporter=run.reporter,
-        **_widths(r),
+        margin=r.margin,
         delta_2=delta_2,
         argmax=argmax,
     )
@@ -275,7 +270,7 @@ def _finish(run: Run, argmax: bool) -> Calibration:
     if recipe.counts == "calibrated" or prepared.calibration is None:
         calibration = _calibrated(run, argmax=argmax)
     else:
-        seen = refit(prepared, _sequences(run), argmax=argmax, **_widths(recipe), reporter=run.reporter)
+        seen = refit(prepared, _sequences(run), argmax=argmax, margin=recipe.margin, reporter=run.reporter)
         calibration = merge(prepared.calibration, seen)
     calibration = replace(calibration, fingerprint=prepared.fingerprint())
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
@@ -321,12 +316,7 @@ def _merged_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> Softm
         return seen
     if fit.refine is None or new.refine is None or seen.observed_refine is None:
         return trained
-    end = seen.observed_refine.hi
-    if new.refine.solver == "relaxed":
-        # A plain first reciprocal never exceeds the true one, so that the second sees at most the row length. A relaxed
-        # one errs to both sides: half of the margin must still be there.
-        end *= math.sqrt(max(1.0, new.refine.hi / end))
-    if end <= fit.refine.hi:
+    if seen.observed_refine.hi <= fit.refine.hi:
         return trained
     return replace(trained, fit=replace(fit, refine=new.refine), observed_refine=seen.observed_refine)
 

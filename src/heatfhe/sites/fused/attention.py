@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from heatfhe.halting import shared
 from heatfhe.halting.fused import CAP, on_device
 from heatfhe.sites.fused.distribution import distribution, narrow
 from heatfhe.sites.fused.rows import multiplier, row_factors
@@ -282,8 +283,9 @@ def attend(site: AttentionSite, made: Sequence[Tensor]) -> Tensor:
         guards = (1e30, 1e30)
         interval = (-1e30, 1e30, fit.midpoint)
         if switch.guards:
-            interval, guards = (fit.lo, fit.hi, fit.midpoint), (fit.init.hi / switch.slack, second.hi)
+            interval, guards = (fit.lo, fit.hi, fit.midpoint), site.ends(joined.shape[1])
         (first_line, first), (second_line, last) = _seed(fit.init, init), _seed(second, refine)
+        init = shared(fit.init, init)
         lines, schedules = (*guards, *first_line, *second_line), (first, last)
     bounds = switch.bounds
     facts = _Facts(
