@@ -34,8 +34,8 @@ def test_every_kind_and_a_text_of_ones_own(tmp_path: Path, capsys: pytest.Captur
     assert main(["stress", "default-calibrated", str(story), str(ids), "--windows", "3", "--positions", "16"]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
     assert [line[:3] for line in shown] == [
-        ["random", "3", "0"], ["shuffled", "3", "0"], ["repeated", "3", "0"], ["replaced", "3", "0"], ["runs", "3", "0"],
-        ["story.txt", "3", "0"], ["ids.npy", "2", "0"],
+        ["random", "3", "0"], ["shuffled", "3", "0"], ["repeated", "3", "0"], ["replaced", "3", "0"],
+        ["runs", "3", "0"], ["story.txt", "3", "0"], ["ids.npy", "2", "0"],
     ]  # fmt: skip
 
 

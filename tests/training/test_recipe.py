@@ -78,7 +78,7 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"odd_share": -0.01}, r"odd_share is the share of such windows among all, in \[0, 0.5\]; got -0.01"),
         ({"odd_share": 0.51}, "got 0.51"),
         ({"odd_share": float("nan")}, "got nan"),
-        ({"odd_kinds": ("random", "rude")}, "'rude' is no kind of them; have: random, shuffled, repeated, replaced, runs"),
+        ({"odd_kinds": ("random", "rude")}, "'rude' is no kind of them; have: random, shuffled, repeated, replaced"),
         ({"odd_kinds": ()}, "an empty list is no kind"),
         ({"solver": "quick"}, "plain, relaxed"),
         ({"counts": "guessed"}, "learned, calibrated, fixed"),

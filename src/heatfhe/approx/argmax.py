@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 from heatfhe.approx import _check
 from heatfhe.approx.arithmetic import Plain, T
@@ -152,15 +153,11 @@ def raise_to(y: T, power: int) -> T:
     Source  the largest power of two below, times the rest.
     """
     _check.count("a power", power, floor=1)
-    made: dict[int, T] = {1: y}
-
-    def get(p: int) -> T:
-        if p not in made:
-            half = 1 << ((p - 1).bit_length() - 1)
-            made[p] = get(half) * get(p - half)
-        return made[p]
-
-    return get(power)
+    squares = [y]
+    for _ in range(power.bit_length() - 1):
+        squares.append(squares[-1] * squares[-1])
+    chosen = [square for i, square in enumerate(squares) if power >> i & 1]
+    return reduce(lambda rest, square: square * rest, chosen)
 
 
 def power_depth(power: int) -> int:

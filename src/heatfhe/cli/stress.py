@@ -16,7 +16,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.evaluation import STRESS_HEADERS, stress_circuit, stress_rows, text_rows
 from heatfhe.odd import KINDS
 
-HELP = """Run a circuit on windows no text looks like (random, shuffled, repeated or replaced tokens, runs), and on texts.
+HELP = """Run a circuit on windows no text looks like (random, shuffled, repeated, replaced tokens, runs) and on texts.
 
 A window diverges when its logits are lost: a user who types such a text gets nothing of use, and the server cannot
 know. One that leaves a domain was lucky. A faint window has a position whose choice of a word is below half of a clean
