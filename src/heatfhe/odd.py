@@ -18,7 +18,7 @@ from heatfhe.errors import ConfigError
 
 KINDS = ("random", "shuffled", "repeated", "replaced", "runs")
 LONGEST_PATTERN = 8
-MOST_RUNS = 16
+RUNS = 16  # at most so many in a row, or one for every so many of its tokens
 Rows = NDArray[np.int64]
 
 
@@ -49,8 +49,8 @@ def odd_rows(kinds: Sequence[str], count: int, text: Rows, vocabulary: int, seed
     ``shuffled``  a row of the text in random order.
     ``repeated``  a random pattern of 1 to 8 tokens, tiled.
     ``replaced``  a row of the text with a random share of its tokens replaced by uniform ones.
-    ``runs``      a row of the text with 1 to 16 stretches, short and long, in which one to eight tokens of the
-                  text or of the vocabulary repeat: indented source code, tables, rules of dashes.
+    ``runs``      a row of the text with up to 16 stretches (64 in 1024 tokens), short and long, in which one to eight
+                  tokens of the text or of the vocabulary repeat: indented source code, tables, rules of dashes.
     """
     check_kinds(kinds)
     rng = np.random.default_rng([seed, 4])  # 4: the rows of older kinds stay what they were
@@ -78,7 +78,7 @@ def _row(kind: str, rng: np.random.Generator, text: Rows, vocabulary: int) -> ND
 def _with_runs(rng: np.random.Generator, row: Rows, text: Rows, noise: NDArray[Any]) -> Rows:
     made, width = row.copy(), len(row)
     pattern = noise[:0]
-    for _ in range(int((MOST_RUNS + 1) ** rng.random())):
+    for _ in range(int((1 + max(RUNS, width // RUNS)) ** rng.random())):
         if not len(pattern) or rng.random() < 0.5:  # else the last one again, as the indent of the next line
             source = noise if rng.random() < 0.5 else text[rng.integers(0, len(text))]
             size = rng.integers(1, LONGEST_PATTERN + 1) if rng.random() < 0.5 else 1

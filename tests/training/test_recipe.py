@@ -80,6 +80,7 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"odd_share": float("nan")}, "got nan"),
         ({"odd_kinds": ("random", "rude")}, "'rude' is no kind of them; have: random, shuffled, repeated, replaced"),
         ({"odd_kinds": ()}, "an empty list is no kind"),
+        ({"odd_calibration": -1}, "odd_calibration is a number of windows, got -1"),
         ({"solver": "quick"}, "plain, relaxed"),
         ({"counts": "guessed"}, "learned, calibrated, fixed"),
         ({"precision": "int8"}, "bf16, float32"),
@@ -130,7 +131,7 @@ def test_prior_and_ramp() -> None:
 def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
     ours = {
         "heat.lr": 5e-5, "heat.final_lr": 6e-6, "heat.logit_lr": 3e-3, "cooldown.lr": 6e-6, "cooldown.final_lr": 6e-6,
-        "support": "site", "margin": 1.3, "slack": 2.0,
+        "support": "site", "margin": 1.15, "slack": 2.0,
         "micro_tokens": 32768, "validate_batches": 1, "checkpoint_every": 1000,
     }  # fmt: skip
     relaxed = {"solver": "relaxed", "least_init": 2, "heat.lambda_iter": 0.15, "gap": 180}
@@ -141,11 +142,11 @@ def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) -> None:
     made = recipe(name)
-    assert (made.odd_share, made.odd_kinds) == (0.04, ("random", "shuffled", "repeated", "replaced", "runs"))
+    assert (made.odd_share, made.odd_kinds) == (0.05, ("random", "shuffled", "repeated", "replaced", "runs"))
     before = made.as_json()
-    del before["odd_share"], before["odd_kinds"]
+    del before["odd_share"], before["odd_kinds"], before["odd_calibration"]
     old = Recipe.from_json(json.loads(json.dumps(before)))
-    assert old == replace(made, odd_share=0.0)
+    assert old == replace(made, odd_share=0.0, odd_calibration=0)
     assert old.digest == json_digest(before)  # a checkpoint of that time still knows its recipe
     assert old.digest != made.digest
 

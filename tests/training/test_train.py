@@ -376,7 +376,7 @@ def test_odd_windows_widen_the_calibration_and_teach_every_phase(monkeypatch: py
     assert 0 < np.mean(seen["none"]) < 0.45
     mixed = with_odd(windows().split(8)[0], half, 48)
     assert mixed.odd is not None
-    assert int(mixed.odd[:10].sum()) == 2  # what a calibration on ten windows sees
+    assert trained.calibration.sequences == 10 + int(mixed.odd.sum())  # ten of the text, and all that are odd
     monkeypatch.undo()
     plain = go(fresh(), short(odd_share=0.0, calibration_windows=10))
     assert any(

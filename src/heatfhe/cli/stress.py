@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if lost := sum(s.diverged for s in found):
         console.warn(
             f"{lost} windows of {sum(s.windows for s in found)} diverge: on such input the circuit gives nothing of "
-            "use. Train it with odd windows (heat train --odd 0.04) and with text like yours (--also TEXT)"
+            "use. Train it with odd windows (heat train --odd 0.1) and with text like yours (--also TEXT)"
         )
     console.json({"circuit": circuit.name, "digest": circuit.digest, "stress": [s.as_json() for s in found]})
     return 0

@@ -26,6 +26,7 @@ def calibrate(
     rule: str = "per-site",
     solver: str = "plain",
     *,
+    odd: Iterable[Tokens] = (),
     temperature: float = MAX_TEMPERATURE,
     reporter: Reporter = SILENT,
     **options: Any,
@@ -35,13 +36,13 @@ def calibrate(
     ``rule="per-site"`` gives each site the smallest count that meets the tolerance on its own domain (the paper's);
     ``rule="joint"`` the cheapest counts of a norm or a softmax together, of which only the last error is seen.
     ``solver`` is ``plain`` (the paper's) or ``relaxed``. The argmax schedule serves sampling up to ``temperature``.
-    Further options are the fields of FitOptions.
+    ``odd`` sequences are seen too, but ask for no accuracy (``observe``). Further options are the fields of FitOptions.
 
     >>> calibration = calibrate(prepared, windows, 1e-4)          # doctest: +SKIP
     >>> prepared.adopt(calibration)                               # doctest: +SKIP
     """
     chosen = FitOptions(tolerance=tolerance, rule=rule, solver=solver, **options)
-    seen = observe(prepared, sequences, temperature=temperature, argmax=chosen.argmax, reporter=reporter)
+    seen = observe(prepared, sequences, odd=odd, temperature=temperature, argmax=chosen.argmax, reporter=reporter)
     return fit_calibration(prepared.architecture, seen, chosen, reporter=reporter)
 
 
@@ -49,6 +50,7 @@ def refit(
     prepared: Prepared,
     sequences: Iterable[Tokens],
     *,
+    odd: Iterable[Tokens] = (),
     temperature: float = MAX_TEMPERATURE,
     reporter: Reporter = SILENT,
     **options: Any,
@@ -70,8 +72,9 @@ def refit(
     with prepared.switch.kept():
         prepared.set_mode("training", halting="hard")  # guarded, but what is seen is what came before each clamp
         seen = observe(
-            prepared, sequences, mode="training", temperature=temperature, argmax=chosen.argmax, reporter=reporter
-        )
+            prepared, sequences, odd=odd, mode="training", temperature=temperature, argmax=chosen.argmax,
+            reporter=reporter,
+        )  # fmt: skip
     deltas = {name: row.fit.delta_2 for name, row in before.softmaxes.items()}
     return fit_calibration(
         prepared.architecture, seen, chosen, counts=prepared.counts(), deltas=deltas, reporter=reporter

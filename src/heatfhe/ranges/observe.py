@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, TypeAlias, Union
 
 import numpy as np
@@ -50,6 +51,10 @@ class Range:
             )
         self.lo, self.hi = min(self.lo, lo), max(self.hi, hi)
 
+    def lift(self, name: str, hi: float) -> None:
+        """Raise the upper end alone."""
+        self.add(name, min(self.lo, hi), hi)
+
     def checked(self, name: str) -> Range:
         """Itself, if anything was seen."""
         if not self.lo <= self.hi:
@@ -82,17 +87,23 @@ class Observation:
 
 
 class Observer:
-    """A tap that fills an Observation."""
+    """A tap that fills an Observation.
+
+    While ``odd`` is set, what enters a softmax's reciprocal raises the upper end of its range alone: above it the
+    solver diverges, below the lower end it falls short, which costs accuracy on a text that means nothing. A norm
+    needs both ends: its rational seed may have a pole below the lower one.
+    """
 
     def __init__(self, prepared: Prepared) -> None:
         self.seen = seen = Observation()
+        self.odd = False
         takes: dict[str, Callable[[Tensor], None]] = {}
         for stage in prepared.architecture.stages:
             values = [*stage.inputs, stage.writes]
             if isinstance(stage, Norm):
-                takes[f"{stage.name}/z"] = partial(_add, seen.norms, stage.name)
+                takes[f"{stage.name}/z"] = partial(self._ranged, seen.norms, stage.name)
             elif isinstance(stage, Activation):
-                takes[f"{stage.name}/in"] = partial(_add, seen.activations, stage.name)
+                takes[f"{stage.name}/in"] = partial(self._ranged, seen.activations, stage.name)
             elif isinstance(stage, Attention):
                 takes[f"{stage.name}/scores"] = partial(self._scores, stage.name)
                 takes[f"{stage.name}/sum2"] = partial(self._squares, stage.name)
@@ -117,7 +128,15 @@ class Observer:
 
     def _squares(self, owner: str, sums: Tensor) -> None:
         length = torch.arange(1, sums.shape[-2] + 1, device=sums.device, dtype=sums.dtype)
-        _add(self.seen.squares, owner, sums[..., 0] / length)
+        means = sums[..., 0] / length
+        if self.odd:
+            self.seen.squares.setdefault(owner, Range()).lift(owner, float(means.detach().amax()))
+        else:
+            self._ranged(self.seen.squares, owner, means)
+
+    def _ranged(self, table: dict[str, Range], owner: str, value: Tensor) -> None:
+        lo, hi = torch.aminmax(value.detach())
+        table.setdefault(owner, Range()).add(owner, float(lo), float(hi))
 
     def _scores(self, owner: str, scores: Tensor) -> None:
         rows = scores.shape[-2]
@@ -131,10 +150,11 @@ class Observer:
         lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
         means, squares = seen.log_means.setdefault(owner, {}), seen.log_squares.setdefault(owner, {})
-        tables: list[tuple[dict[Any, Range], Any]] = [(seen.scores, owner), *((means, tau) for tau in TEMPERATURES)]
-        tables += [(squares, tau) for tau in TEMPERATURES[1:]]
-        for (table, key), lo, hi in zip(tables, lows, highs, strict=True):
-            table.setdefault(key, Range()).add(owner, lo, hi)
+        seen.scores.setdefault(owner, Range()).add(owner, lows[0], highs[0])
+        tables = [*((means, tau) for tau in TEMPERATURES), *((squares, tau) for tau in TEMPERATURES[1:])]
+        for (table, tau), lo, hi in zip(tables, lows[1:], highs[1:], strict=True):
+            found = table.setdefault(tau, Range())
+            found.lift(owner, hi) if self.odd else found.add(owner, lo, hi)
 
 
 def _ends(scores: Tensor, hidden: Tensor, length: Tensor) -> Tensor:
@@ -157,6 +177,7 @@ def observe(
     prepared: Prepared,
     sequences: Iterable[Tokens],
     *,
+    odd: Iterable[Tokens] = (),
     mode: Mode = "exact",
     temperature: float = MAX_TEMPERATURE,
     argmax: bool = True,
@@ -165,6 +186,7 @@ def observe(
 ) -> Observation:
     """Run sequences (each (T,) or (B, T)) and return what was seen; exact nonlinearities unless told otherwise.
 
+    ``odd`` sequences come after them; they raise the upper ends of what enters a softmax's reciprocals, not the lower.
     ``temperature`` is the highest that the argmax shall sample at: logits are kept with noise up to it. Where no argmax
     will be fitted, ``argmax=False`` keeps none.
     """
@@ -175,7 +197,7 @@ def observe(
     reporter.start("observe", total)
     try:
         with prepared.tapped(observer):
-            for sequence in sequences:
+            for observer.odd, sequence in chain(zip(repeat(False), sequences), zip(repeat(True), odd)):
                 batch = _checked(prepared, sequence)
                 logits = prepared.logits(batch, mode=mode)
                 observer.magnitude("logits", logits)
@@ -245,8 +267,3 @@ def _keep_rows(seen: Observation, logits: Tensor, rng: np.random.Generator) -> N
         if len(seen.logit_rows) > _ROWS:
             seen.logit_rows = seen.logit_rows[::2]
             seen.logit_stride *= 2
-
-
-def _add(table: dict[Any, Range], key: Any, value: Tensor, owner: str | None = None) -> None:
-    lo, hi = torch.aminmax(value.detach())
-    table.setdefault(key, Range()).add(str(owner or key), float(lo), float(hi))

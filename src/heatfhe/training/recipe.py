@@ -100,6 +100,8 @@ class Recipe:
     ``odd_share, odd_kinds``  windows no text looks like (``heatfhe.odd``), as a share of all, spread evenly among
                           the text's; every phase and every calibration sees them. They teach through the parent's
                           predictions and the range loss, not through their tokens (ours; the paper has none).
+    ``odd_calibration``   odd windows that every calibration sees beside ``calibration_windows`` of the text, so that no
+                          domain ends below what they reach.
     ``noise``             standard deviation added at every site's input and output in phases two and three (ours).
     ``micro_tokens``      tokens of one forward pass in one process.
     ``precision``         ``bf16`` autocast with float32 solvers, or ``float32``.
@@ -158,8 +160,9 @@ class Recipe:
     counts: Literal["learned", "calibrated", "fixed"] = "learned"
     fixed_share: float = 0.55
     fixed_total: int = 0
-    odd_share: float = 0.04
+    odd_share: float = 0.05
     odd_kinds: tuple[str, ...] = KINDS
+    odd_calibration: int = 192
     noise: float = 0.0
     micro_tokens: int = 4096
     precision: Literal["bf16", "float32"] = "bf16"
@@ -183,6 +186,8 @@ class Recipe:
             )
         check_share(self.odd_share, "a recipe's odd_share")
         check_kinds(self.odd_kinds)
+        if self.odd_calibration < 0:
+            raise ConfigError(f"a recipe's odd_calibration is a number of windows, got {self.odd_calibration}")
         if not (0 < self.tolerance < 1 and self.clip > 0):
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
         if not 1 <= self.slack <= 100:
@@ -238,7 +243,7 @@ class Recipe:
     def from_json(cls, body: dict[str, Any]) -> Recipe:
         """Inverse of as_json. A recipe written before there were odd windows has none."""
         try:
-            made: dict[str, Any] = {"odd_share": 0.0, **body}
+            made: dict[str, Any] = {"odd_share": 0.0, "odd_calibration": 0, **body}
             for name, value in body.items():
                 made[name] = (
                     Phase(**value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
@@ -252,7 +257,7 @@ class Recipe:
         """Identifies the recipe; without odd windows it is the digest from before there were any."""
         body = self.as_json()
         if not self.odd_share:
-            del body["odd_share"], body["odd_kinds"]
+            del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
         return json_digest(body)
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -204,8 +205,7 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets = None
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            seen = refit(prepared, _sequences(run), argmax=False, margin=recipe.margin, reporter=run.reporter)
-            prepared.adopt(merge(prepared.calibration, seen), keep_logits=True)
+            prepared.adopt(_refitted(run, argmax=False), keep_logits=True)
 
 
 def fixed_counts(calibration: Calibration, total: int) -> dict[str, int]:
@@ -244,24 +244,37 @@ def _typical_variances(run: Run) -> dict[str, float]:
     }
 
 
-def _sequences(run: Run) -> list[torch.Tensor]:
-    rows = torch.from_numpy(run.windows.rows[: run.recipe.calibration_windows, :-1])
-    return list(rows.to(run.accelerator.device).split(max(1, run.recipe.micro_tokens // run.recipe.context)))
+def _sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:
+    """The windows that every calibration sees: of the text, or odd ones."""
+    r, marks = run.recipe, run.windows.odd
+    if marks is None:
+        picked = np.arange(0 if odd else min(len(run.windows.rows), r.calibration_windows))
+    else:
+        picked = np.flatnonzero(marks == odd)[: r.odd_calibration if odd else r.calibration_windows]
+    rows = torch.from_numpy(run.windows.rows[picked, :-1])
+    return list(rows.to(run.accelerator.device).split(max(1, r.micro_tokens // r.context))) if len(picked) else []
 
 
 def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -> Calibration:
-    r = run.recipe
+    """Constants and counts; odd windows ask for accuracy only where the counts stay as they are calibrated."""
+    r, text, odd = run.recipe, _sequences(run), _sequences(run, odd=True)
+    if r.counts == "calibrated":
+        text, odd = text + odd, []
     return calibrate(
-        run.prepared,
-        _sequences(run),
-        r.tolerance,
-        r.rule,
-        r.solver,
+        run.prepared, text, r.tolerance, r.rule, r.solver, odd=odd, reporter=run.reporter, margin=r.margin,
+        delta_2=delta_2, argmax=argmax,
+    )  # fmt: skip
+
+
+def _refitted(run: Run, argmax: bool) -> Calibration:
+    """The constants in use, except where the weights as they are have left their domain."""
+    prepared = run.prepared
+    assert prepared.calibration is not None
+    seen = refit(
+        prepared, _sequences(run), odd=_sequences(run, odd=True), argmax=argmax, margin=run.recipe.margin,
         reporter=run.reporter,
-        margin=r.margin,
-        delta_2=delta_2,
-        argmax=argmax,
-    )
+    )  # fmt: skip
+    return merge(prepared.calibration, seen)
 
 
 def _finish(run: Run, argmax: bool) -> Calibration:
@@ -270,8 +283,7 @@ def _finish(run: Run, argmax: bool) -> Calibration:
     if recipe.counts == "calibrated" or prepared.calibration is None:
         calibration = _calibrated(run, argmax=argmax)
     else:
-        seen = refit(prepared, _sequences(run), argmax=argmax, margin=recipe.margin, reporter=run.reporter)
-        calibration = merge(prepared.calibration, seen)
+        calibration = _refitted(run, argmax)
     calibration = replace(calibration, fingerprint=prepared.fingerprint())
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
     prepared.set_mode("deployed")
