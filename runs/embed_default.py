@@ -4,10 +4,10 @@
     python runs/embed_default.py --heat out/heat/circuit      # both circuits anew
     python runs/embed_default.py                              # the argmax schedules of the circuits in the package
 
-The argmax schedules are fitted on each circuit's own logits along the sampled text, with sampling noise up to
-temperature 1. Prints held-out perplexity before and after rounding to float16, and how often the argmax names another
-word than the largest logit on held-out text; refuses a circuit that rounding changes by more than 0.1 %. The parent and
-its text come from runs/default_model.py.
+The parent is calibrated on as many odd windows as windows of text. The argmax schedules are fitted on each circuit's
+own logits along the sampled text, with sampling noise up to temperature 1. Prints held-out perplexity before and after
+rounding to float16, and how often the argmax names another word than the largest logit on held-out text; refuses a
+circuit that rounding changes by more than 0.1 %. The parent and its text come from runs/default_model.py.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from heatfhe.circuit import Circuit
 from heatfhe.evaluation import perplexity
 from heatfhe.lowering import export
 from heatfhe.models import encoder
+from heatfhe.odd import KINDS, odd_rows
 from heatfhe.ranges import MAX_TEMPERATURE, calibrate, fit_argmax, sampled_rows
 from heatfhe.sites import prepare
 from heatfhe.training import pack
 
-HELD_OUT, CALIBRATION_WINDOWS, ARGMAX_WINDOWS = 64, 1024, 64
+HELD_OUT, CALIBRATION_WINDOWS, ODD_WINDOWS, ARGMAX_WINDOWS = 64, 1024, 1024, 64
 
 
 def narrowed(circuit: Circuit, name: str) -> Circuit:
@@ -73,8 +74,9 @@ def main() -> None:
         calibrated, trained = (Circuit.load(default_circuit(kind)) for kind in ("calibrated", "heat"))
     else:
         prepared = prepare(folder)
-        windows = torch.from_numpy(training.rows[:CALIBRATION_WINDOWS, :-1]).split(16)
-        made = calibrate(prepared, windows, 1e-4)
+        text = training.rows[:CALIBRATION_WINDOWS]
+        odd = odd_rows(KINDS, ODD_WINDOWS, text, prepared.architecture.shape.vocabulary, seed=0)
+        made = calibrate(prepared, torch.from_numpy(np.concatenate([text, odd])[:, :-1]).split(16), 1e-4)
         calibrated = export(prepared, made, tokenizer=folder, name="default-calibrated")
         trained = Circuit.load(args.heat)
     rows = held_out.rows

@@ -376,7 +376,8 @@ def test_odd_windows_widen_the_calibration_and_teach_every_phase(monkeypatch: py
     assert 0 < np.mean(seen["none"]) < 0.45
     mixed = with_odd(windows().split(8)[0], half, 48)
     assert mixed.odd is not None
-    assert trained.calibration.sequences == 10 + int(mixed.odd.sum())  # ten of the text, and all that are odd
+    odd = min(half.odd_calibration // 2, int(mixed.odd.sum()))
+    assert trained.calibration.sequences == 10 + odd + half.odd_calibration // 2
     monkeypatch.undo()
     plain = go(fresh(), short(odd_share=0.0, calibration_windows=10))
     assert any(

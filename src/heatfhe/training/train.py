@@ -36,6 +36,7 @@ from heatfhe.training.losses import window_losses
 from heatfhe.training.recipe import Recipe
 from heatfhe.training.recipes import fitting
 
+UNTRAINED = 1 << 32  # added to a run's seed for odd windows that calibrations see and nothing learns from
 TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
 
 
@@ -245,14 +246,16 @@ def _typical_variances(run: Run) -> dict[str, float]:
 
 
 def _sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:
-    """The windows that every calibration sees: of the text, or odd ones."""
-    r, marks = run.recipe, run.windows.odd
-    if marks is None:
-        picked = np.arange(0 if odd else min(len(run.windows.rows), r.calibration_windows))
-    else:
-        picked = np.flatnonzero(marks == odd)[: r.odd_calibration if odd else r.calibration_windows]
-    rows = torch.from_numpy(run.windows.rows[picked, :-1])
-    return list(rows.to(run.accelerator.device).split(max(1, r.micro_tokens // r.context))) if len(picked) else []
+    """The windows that every calibration sees: of the text, or odd ones, half of them such that nothing learns from."""
+    r, windows, marks = run.recipe, run.windows.rows, run.windows.odd
+    text = windows if marks is None else windows[~marks]
+    rows = text[: r.calibration_windows]
+    if odd:
+        count, vocabulary = r.odd_calibration // 2, run.prepared.architecture.shape.vocabulary
+        fresh = odd_rows(r.odd_kinds, count if r.odd_share else 0, text, vocabulary, r.seed + UNTRAINED)
+        rows = fresh if marks is None else np.concatenate([windows[marks][: r.odd_calibration - count], fresh])
+    sequences = torch.from_numpy(rows[:, :-1]).to(run.accelerator.device)
+    return list(sequences.split(max(1, r.micro_tokens // r.context))) if len(rows) else []
 
 
 def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -> Calibration:
