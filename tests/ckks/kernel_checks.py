@@ -288,6 +288,10 @@ def divide(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
         elements = [1, 2 * (seed % n) + 1, 2 * n - 1]
         same(reference, other, lambda k, x=x, p=plan, g=elements: k.divide(k.upload(x), p, g))
         same(reference, other, lambda k, x=x, p=plan: k.divide(k.each(k.upload(x), 1), p))
+        x, added = words(n, source, (2,), seed + 3), residues(n, target, seed)
+        for twice, constant in ((True, None), (False, added), (True, added)):
+            finish = {"twice": twice, "constant": constant}
+            same(reference, other, lambda k, x=x, p=plan, f=finish: k.divide(k.upload(x), p, **f))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from functools import partial
 from heatfhe.ckks.kernels import Words
 from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyTable, conjugation_element, galois_element
 from heatfhe.ckks.keyswitch import KeySwitcher
-from heatfhe.ckks.ring import Ciphertext, Ring, same_scale
+from heatfhe.ckks.ring import PLAIN, After, Ciphertext, Ring, same_scale
 from heatfhe.errors import EngineError, OutOfLevelsError
 
 
@@ -74,7 +74,10 @@ class Evaluator:
             raise OutOfLevelsError(f"{what}: needs 1 level, has {level - self.floor}; bootstrap the operand first")
 
     def multiply_sum(
-        self, pairs: Sequence[tuple[Ciphertext, Ciphertext]], terms: Sequence[tuple[Ciphertext, int]] = ()
+        self,
+        pairs: Sequence[tuple[Ciphertext, Ciphertext]],
+        terms: Sequence[tuple[Ciphertext, int]] = (),
+        after: After = PLAIN,
     ) -> Ciphertext:
         """Sum of products: one relinearisation, one division by P and the rescale together.
 
@@ -92,11 +95,14 @@ class Evaluator:
         operands = [*(c.data for pair in pairs for c in pair), *(c.data for c, _ in terms)]
         factors = tuple(factor for _, factor in terms)
         (data,) = self.ring.kernels.replay(
-            ("product", level, len(pairs), factors), partial(self._product, level, factors), *operands, short=True
+            ("product", level, len(pairs), factors, after),
+            partial(self._product, level, factors, after),
+            *operands,
+            short=True,
         )
         return Ciphertext(level - 1, self.ring.scale_below(scale, level), data)
 
-    def _product(self, level: int, factors: Sequence[int], *operands: Words) -> list[Words]:
+    def _product(self, level: int, factors: Sequence[int], after: After, *operands: Words) -> list[Words]:
         """The words of a sum of products; as many terms as factors come last."""
         kernels, switch = self.ring.kernels, self.switch
         paired, terms = operands[: len(operands) - len(factors)], operands[len(operands) - len(factors) :]
@@ -106,20 +112,20 @@ class Evaluator:
             low = self._combined(terms, factors, level, low)
         digits = switch.decompose(kernels.polynomial(tensor, 2), level)
         product = switch.total(digits, level, [switch.view(level, RELINEARISE)], base=low)
-        return [switch.mod_down(product, level, level - 1)]
+        return [switch.mod_down(product, level, level - 1, after=after)]
 
     def _combined(self, terms: Sequence[Words], factors: Sequence[int], level: int, onto: Words | None = None) -> Words:
         rows = self.ring.rows(level)
         scaled = [(words, self.ring.constant(factor, rows)) for words, factor in zip(terms, factors)]
         return self.ring.kernels.combine(scaled, rows, onto)
 
-    def combine(self, terms: Sequence[tuple[Ciphertext, int]], scale: float) -> Ciphertext:
+    def combine(self, terms: Sequence[tuple[Ciphertext, int]], scale: float, after: After = PLAIN) -> Ciphertext:
         """Sum of ciphertexts of one level with integer factors, which make it a value at the given scale; rescaled."""
         level = terms[0][0].level
         if any(a.level != level for a, _ in terms):
             raise EngineError(f"combine: operands at levels {sorted({a.level for a, _ in terms})}; drop them to one")
         total = self._combined([a.data for a, _ in terms], [factor for _, factor in terms], level)
-        return self.rescale(Ciphertext(level, scale, total))
+        return self.rescale(Ciphertext(level, scale, total), after=after)
 
     def multiply(self, a: Ciphertext, b: Ciphertext) -> Ciphertext:
         return self.multiply_sum([(a, b)])
@@ -129,18 +135,17 @@ class Evaluator:
         scales = self.ring.scales
         return scales[level - 1] * float(self.ring.ratio(level, level - 1)) / scales[level]
 
-    def rescale(self, a: Ciphertext, *, factor: int = 1) -> Ciphertext:
+    def rescale(self, a: Ciphertext, *, factor: int = 1, after: After = PLAIN) -> Ciphertext:
         """One level down: round(factor x E / D); a.scale is that of factor * x."""
         self._need_level(a.level, "rescale")
-        return Ciphertext(
-            a.level - 1, self.ring.scale_below(a.scale, a.level), self._divide(a, a.level - 1, factor=factor)
-        )
+        data = self._divide(a, a.level - 1, factor=factor, after=after)
+        return Ciphertext(a.level - 1, self.ring.scale_below(a.scale, a.level), data)
 
-    def _divide(self, a: Ciphertext, level: int, *, factor: int) -> Words:
+    def _divide(self, a: Ciphertext, level: int, *, factor: int, after: After = PLAIN) -> Words:
         """round(factor x E / D), as words of a lower level."""
         kernels, plan = self.ring.kernels, self.ring.division(a.level, level, factor=factor)
-        name = ("divide", a.level, level, factor)
-        (data,) = kernels.replay(name, lambda words: [kernels.divide(words, plan)], a.data, short=True)
+        name, finish = ("divide", a.level, level, factor, after), self.ring.finish(level, after)
+        (data,) = kernels.replay(name, lambda words: [kernels.divide(words, plan, **finish)], a.data, short=True)
         return data
 
     def drop(self, a: Ciphertext, level: int) -> Ciphertext:

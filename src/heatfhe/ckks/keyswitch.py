@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from heatfhe.ckks.kernels import Digits, KeyView, Words
 from heatfhe.ckks.keys import GALOIS, KeyTable
-from heatfhe.ckks.ring import Ring
+from heatfhe.ckks.ring import PLAIN, After, Ring
 from heatfhe.errors import MissingKeyError
 
 
@@ -65,7 +65,10 @@ class KeySwitcher:
             base=base,
         )  # fmt: skip
 
-    def mod_down(self, x: Words, level: int, target: int | None = None, *, elements: Sequence[int] = ()) -> Words:
-        """Divide by P and, where a lower target is given, rescale in the same division; then move, where asked."""
-        plan = self.ring.division(level, level if target is None else target, extended=True)
-        return self.ring.kernels.divide(x, plan, elements)
+    def mod_down(
+        self, x: Words, level: int, target: int | None = None, *, elements: Sequence[int] = (), after: After = PLAIN
+    ) -> Words:
+        """Divide by P and, where a lower target is given, rescale in the same division; then move, or finish."""
+        target = level if target is None else target
+        plan = self.ring.division(level, target, extended=True)
+        return self.ring.kernels.divide(x, plan, elements, **self.ring.finish(target, after))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks.evaluator import Evaluator
-from heatfhe.ckks.ring import Ciphertext, at_scale
+from heatfhe.ckks.ring import After, Ciphertext, at_scale
 from heatfhe.errors import OutOfLevelsError
 
 
@@ -63,11 +63,12 @@ class ChebyshevEvaluator:
                 (self.evaluate(q, level + 1, scale * float(ratio) / power.scale), e.restrict(power, level + 1))
             )
         terms = self._terms(p, level + 1, scale, ratio)
+        after = After(constant=round(Fraction(float(p[0])) * Fraction(scale)))
         if pairs:
-            out = e.multiply_sum(pairs, terms)
+            out = e.multiply_sum(pairs, terms, after)
         else:
-            out = e.combine(terms, scale * float(ratio))
-        return e.add_constant(at_scale(out, scale), float(p[0]))
+            out = e.combine(terms, scale * float(ratio), after)
+        return at_scale(out, scale)
 
     def _simple(self, p: NDArray[np.float64], level: int) -> bool:
         """Whether p is a linear combination of T_1 .. T_3 that are still above the level."""
@@ -85,5 +86,5 @@ class ChebyshevEvaluator:
 
 def double_angle(evaluator: Evaluator, x: Ciphertext, constant: float) -> Ciphertext:
     """2 x^2 - constant."""
-    square = evaluator.multiply(x, x)
-    return evaluator.add_constant(evaluator.add(square, square), -constant)
+    scale = evaluator.ring.scale_below(x.scale * x.scale, x.level)
+    return evaluator.multiply_sum([(x, x)], after=After(True, round(Fraction(-constant) * Fraction(scale))))

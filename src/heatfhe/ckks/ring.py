@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,16 @@ class Ciphertext:
     level: int
     scale: float
     data: Words
+
+
+class After(NamedTuple):
+    """What a division does with its quotient: twice it, plus an integer in every slot, at the scale it then has."""
+
+    twice: bool = False
+    constant: int = 0
+
+
+PLAIN = After()
 
 
 def same_scale(a: float, b: float) -> bool:
@@ -138,6 +148,10 @@ class Ring:
     def constant(self, value: int, rows: Rows) -> Residues:
         """An integer modulo each prime."""
         return np.array([value % self.moduli[r] for r in rows], dtype=np.uint32)
+
+    def finish(self, level: int, after: After) -> dict[str, Any]:
+        """The same, as the kernels' division to a level takes it."""
+        return {"twice": after.twice, "constant": self.constant(after.constant, self.rows(level))} if any(after) else {}
 
     def plaintext(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
         """Encoded slots, ready to be multiplied."""

@@ -151,10 +151,19 @@ class Kernels(Protocol):
         """Decompositions of x (R, N), a batch of one, or of each polynomial of x (B, R, N)."""
         ...
 
-    def divide(self, x: Words, plan: Division, elements: Sequence[int] = ()) -> Words:
-        """round(x E / D), x (..., R, N) to (..., R', N).
+    def divide(
+        self,
+        x: Words,
+        plan: Division,
+        elements: Sequence[int] = (),
+        *,
+        twice: bool = False,
+        constant: Residues | None = None,
+    ) -> Words:
+        """round(x E / D), x (..., R, N) to (..., R', N); twice that, where asked.
 
         Where elements are given, x is (len(elements), 2, R, N) and automorphism elements[i] moves the quotient of x[i].
+        Where a constant is given, x is (2, R, N) and the result's first polynomial has it added.
         """
         ...
 

@@ -194,11 +194,17 @@ class ReferenceKernels(HostKernels):
             out[digit, others] = self.ntt(self.convert(coefficients[own], c), c.dst)
         return out
 
-    def divide(self, x: Words, plan: Division, elements: Sequence[int] = ()) -> Words:
-        """round(x * E / D) of evaluations, each then moved by its automorphism."""
+    def divide(
+        self, x: Words, plan: Division, elements: Sequence[int] = (), *, twice: bool = False,
+        constant: Residues | None = None,
+    ) -> Words:  # fmt: skip
+        """round(x * E / D) of evaluations, each then moved by its automorphism, doubled, and a constant added."""
+        rows = plan.conversion.dst
         out = np.stack([self._divide(y, plan) for y in x.reshape(-1, *x.shape[-2:])])
         out = out.reshape(*x.shape[:-2], *out.shape[-2:])
-        return np.stack([self.automorphism(y, g) for y, g in zip(out, elements)]) if elements else out
+        out = np.stack([self.automorphism(y, g) for y, g in zip(out, elements)]) if elements else out
+        out = self.add(out, out, rows) if twice else out
+        return out if constant is None else self.add_constant(out, constant, rows)
 
     def _divide(self, x: Words, plan: Division) -> Words:
         c = plan.conversion

@@ -227,7 +227,15 @@ class CpuKernels(HostKernels):
         self._run(cpu.overflow, len(starts), buffer, starts, counts, fixed)
         self._run(cpu.mod_up, len(tasks), out, x, buffer[0], tasks, matrix, *self._forward, self._q, self._qi)
 
-    def divide(self, x: Words, plan: Division, elements: Sequence[int] = ()) -> Words:
+    def divide(
+        self, x: Words, plan: Division, elements: Sequence[int] = (), *, twice: bool = False,
+        constant: Residues | None = None,
+    ) -> Words:  # fmt: skip
+        rows, out = plan.conversion.dst, self._divided(x, plan, elements)
+        out = self.add(out, out, rows) if twice else out
+        return out if constant is None else self.add_constant(out, constant, rows)
+
+    def _divided(self, x: Words, plan: Division, elements: Sequence[int]) -> Words:
         limbs, n = len(plan.conversion.dst), self.ring_dimension
         if x.flags.c_contiguous:
             flat = x.reshape(-1, *x.shape[-2:])

@@ -237,7 +237,10 @@ class CudaKernels(Launcher):
                 self.device.copy(words.ptr + e * limb, x.ptr + int(mine) * limb, limb)
         return Buffer(words.ptr, words.shape[2:], words.owner)
 
-    def divide(self, x: Buffer, plan: Division, elements: Sequence[int] = ()) -> Buffer:
+    def divide(
+        self, x: Buffer, plan: Division, elements: Sequence[int] = (), *, twice: bool = False,
+        constant: Residues | None = None,
+    ) -> Buffer:  # fmt: skip
         leaving, left, target, lifts, conversions, _ = self._division_tables(plan)
         n, leave, kept = self.ring_dimension, len(plan.conversion.src), len(plan.conversion.dst)
         count, apart = self._polynomials(x)
@@ -246,12 +249,13 @@ class CudaKernels(Launcher):
         out = self.device.empty((*x.shape[:-2], kept, n))
         self._to_coefficients(x, low, leaving, left, leave, conversions.scales, count, apart)
         self._convert(low, rest, conversions, leave * n, kept * n, count)
+        added = 0 if constant is None else self._constants(constant, plan.conversion.dst, form=False)
         heads, tails, steps = self._forward
         launch, grid, p, step = self.device.launch, (self._grid, kept, count), rest.ptr, kept * n
         launch("ntt_columns", grid, THREADS, p, p, target, step, step, self._primes, heads)
         launch(
             "ntt_rows_divide", grid, self._row_block, p, out.ptr, target, step, step, x.ptr, apart, lifts,
-            self._elements(elements, inverse=True), self._primes, heads, tails, steps,
+            self._elements(elements, inverse=True), added, int(twice), self._primes, heads, tails, steps,
         )  # fmt: skip
         return out
 

@@ -151,11 +151,12 @@ ntt_rows(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stri
 }
 
 // The end of a division: y = x_kept * lift - remainder, moved by an automorphism where ``elements`` are given (the
-// inverse of element z / 2 for polynomial z). task.extra is the kept limb of x, or -1 for a prime that enters.
+// inverse of element z / 2 for polynomial z). task.extra is the kept limb of x, or -1 for a prime that enters. What is
+// asked for beyond that: twice y, and a residue of each limb added to the first of two polynomials.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
 ntt_rows_divide(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_stride, const u32* kept,
-                i64 kept_stride, const uint2* lifts, const u32* elements, const uint2* primes, const u32* heads,
-                const u32* tails, const uint2* steps) {
+                i64 kept_stride, const uint2* lifts, const u32* elements, const u32* constants, int twice,
+                const uint2* primes, const u32* heads, const u32* tails, const uint2* steps) {
   __shared__ u32 shared[ROWS * 272];
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
@@ -174,6 +175,15 @@ ntt_rows_divide(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 o
   } else {
 #pragma unroll
     for (int i = 0; i < 16; i++) v[i] = cadd(0u - v[i], q);
+  }
+  if (twice) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) v[i] = csub(v[i] + v[i], q);
+  }
+  if (constants && !(blockIdx.z & 1)) {
+    const u32 c = constants[blockIdx.y];
+#pragma unroll
+    for (int i = 0; i < 16; i++) v[i] = csub(v[i] + c, q);
   }
   if (elements) {
     const u32 g = elements[blockIdx.z >> 1];
