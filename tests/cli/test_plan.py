@@ -57,6 +57,31 @@ def test_a_plan_for_a_gpu_has_its_prices_and_a_tight_one_says_so(
         assert Plan.load(out).notes.get("tight", False) is bool(more)
 
 
+@pytest.mark.parametrize("params", [PARAMS, "insecure-native-13"])
+def test_a_toy_plan_has_the_prices_of_a_cpu_and_names_it(
+    params: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tiny.plan"
+    asked = ["plan", str(folder), "--params", params, "--programs", "prompt", "--mlp", "A", "--json", "-o", str(out)]
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    body = json.loads(shown.out)
+    assert body["prices"]["table"] == Plan.load(out).cost == f"native-cpu-{params[-2:]}"
+    assert "H200" not in body["prices"]["hardware"]
+    assert "warning" not in shown.err
+    assert sum(r["seconds"] for r in body["programs"]["prompt"]) > 0
+
+
+def test_prices_of_another_ring_are_said_to_be_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", str(folder), "--params", PARAMS, "--programs", "prompt", "--mlp", "A"]
+    assert main([*asked, "--device", "cuda"]) == 0
+    shown = capsys.readouterr()
+    assert "NVIDIA H200" in shown.out
+    assert "cheddar-h200 prices a ring of 32768 slots and insecure-native-11 has 1024" in shown.err
+    assert main([*asked, "--costs", "cheddar-h200"]) == 0
+    assert "prices a ring" not in capsys.readouterr().err
+
+
 def test_compare_shows_every_placement_and_exact_is_least(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", str(folder), "--params", PARAMS, "--compare", "--json", "--costs", "unit"]
     assert main([*arguments, "--programs", "generate"]) == 0

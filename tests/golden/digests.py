@@ -12,6 +12,7 @@ from typing import Any
 
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
+from heatfhe.ckks.params import Params
 from heatfhe.ckks.presets import native_presets, native_set
 from heatfhe.files import file_digest, json_digest
 from heatfhe.planning import ALGORITHMS, Plan, cost_table, plan
@@ -33,6 +34,11 @@ def embedded(kind: str) -> Circuit:
     return Circuit.load(default_circuit(kind))
 
 
+def first_prices(params: Params) -> str | None:
+    """The table that plans of a set were made with when these digests were taken."""
+    return "cheddar-h200" if params.engine == "native" else None
+
+
 def whole_plan(circuit: Circuit) -> Plan:
     """Every program, on 64 slots."""
     return plan(circuit, clear_params(64), programs=EVERY)
@@ -48,9 +54,9 @@ def plans_of_tiny(circuit: Circuit) -> dict[str, Callable[[], Plan]]:
 
     for name, params in presets().items():
         if name != TOO_SHALLOW:
-            add(name, params=params)
+            add(name, params=params, cost=first_prices(params))
     for name in ("insecure-native-11", "insecure-openfhe-12"):
-        add(f"{name}, every program", params=preset(name), programs=EVERY)
+        add(f"{name}, every program", params=preset(name), programs=EVERY, cost=first_prices(preset(name)))
     for program in EVERY[:-1]:
         add(f"clear-64, {program} alone", programs=(program,))
     for placement in ALGORITHMS:
@@ -70,11 +76,14 @@ def plans_of_embedded() -> dict[str, Callable[[], Plan]]:
     wanted = [("heat", "insecure-native-12-r40"), ("heat", "insecure-openfhe-12"), ("heat", "native-16-r40")]
     wanted += [("calibrated", "insecure-native-12-r40")]
     out: dict[str, Callable[[], Plan]] = {}
+
+    def add(label: str, kind: str, name: str, **options: Any) -> None:
+        out[label] = lambda: plan(embedded(kind), preset(name), cost=first_prices(preset(name)), **options)
+
     for kind, name in wanted:
-        out[f"{kind}, {name}"] = lambda kind=kind, name=name: plan(embedded(kind), preset(name))  # type: ignore[misc]
-    out["heat, insecure-native-12-r40, sampled"] = lambda: plan(
-        embedded("heat"), preset("insecure-native-12-r40"), programs=("generate", "prompt", "sample")
-    )
+        add(f"{kind}, {name}", kind, name)
+    toy = "insecure-native-12-r40"
+    add(f"heat, {toy}, sampled", "heat", toy, programs=("generate", "prompt", "sample"))
     return out
 
 
@@ -101,7 +110,8 @@ def configuration(circuit: Circuit, folder: Path) -> dict[str, str]:
     """What a server of the tiny circuit tells clients."""
     with TemporaryDirectory() as place:
         path = Path(place) / "tiny.plan"
-        plan(circuit, preset("insecure-native-11"), programs=("generate", "prompt", "sample")).save(path)
+        params = preset("insecure-native-11")
+        plan(circuit, params, programs=("generate", "prompt", "sample"), cost=first_prices(params)).save(path)
         source = ModelSource(name="tiny", plan=path, circuit=folder)
         config = describe_model(source, Settings(folder=Path(place), models=(source,))).config
     return {"config_id": config.config_id, "bundle": config.bundle, "layout": json_digest(dict(config.layout))}

@@ -16,8 +16,8 @@ from heatfhe.planning import default_cost, preset
 from heatfhe.planning.cost import INSTRUCTIONS, SINCE_2, CostTable, cost_table, cost_tables
 
 SHIPPED = (
-    "cheddar-h200", "equivalents", "fideslib-h200", "native-16-r40-lean-h200", "openfhe-cpu-11", "openfhe-cpu-12",
-    "openfhe-cpu-16", "paper-a100", "unit",
+    "cheddar-h200", "equivalents", "fideslib-h200", "native-16-r40-lean-h200", "native-cpu-11", "native-cpu-12",
+    "native-cpu-13", "openfhe-cpu-11", "openfhe-cpu-12", "openfhe-cpu-16", "paper-a100", "unit",
 )  # fmt: skip
 
 
@@ -178,4 +178,6 @@ def test_the_default_table_is_the_sets_own_where_one_ships(monkeypatch: pytest.M
     monkeypatch.setattr(sys.modules[default_cost.__module__], "cost_tables", lambda: shipped)
     assert [default_cost(ours, d) for d in ("cpu", "cuda")] == ["native-16-r40-cpu", "native-16-r40-h200"]
     assert default_cost(preset("insecure-native-11"), "cuda") == "cheddar-h200"  # not measured at that set
+    toys = ("insecure-native-11", "insecure-native-12", "insecure-native-12-r40", "insecure-native-13")
+    assert [default_cost(preset(t)) for t in toys] == [f"native-cpu-{k}" for k in (11, 12, 12, 13)]
     assert default_cost(theirs) == "openfhe-cpu-16"

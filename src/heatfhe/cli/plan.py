@@ -77,6 +77,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if params.engine == "openfhe":
         console.print(f"OpenFHE's own: {_openfhe_answer(params)}")
     console.print(f"prices: {table.name} ({table.hardware}; {table.provenance})")
+    if not args.costs and table.slots != params.slots:
+        console.warn(
+            f"{table.name} prices a ring of {table.slots} slots and {params.name} has {params.slots}: these are "
+            f"another ring's seconds; heat bench-engine {params.engine} --params {params.name} --out costs.json "
+            "measures this machine, --costs costs.json plans with it"
+        )
     for name, rows in found.items():
         console.heading(f"\n{name}: {len(made.program(name).steps)} steps")
         console.table(_HEADERS, [_row(t) for t in [*rows.values(), _total(rows)]])
@@ -90,7 +96,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.print("rotations: " + " ".join(str(k) for k in made.rotations))
     if args.out is not None:
         console.print(f"wrote {args.out}")
-    console.json(_json(made, found))
+    console.json(_json(made, found) | {"prices": {"table": table.name, "hardware": table.hardware}})
     return 0
 
 

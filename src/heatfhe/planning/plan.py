@@ -245,9 +245,10 @@ def _unplaced(program: Program, table: CostTable) -> float:
 
 def default_cost(params: Params, device: str = "cpu") -> str:
     """The shipped cost table nearest to an engine, its set (or else its ring) and the device it runs on."""
-    machine = {"cuda": "h200"}.get(device, device)
+    machine, ring = {"cuda": "h200"}.get(device, device), params.ring_dimension.bit_length() - 1
+    own = (f"{params.name}-{machine}", f"{params.name}-lean-{machine}")
     near = {
-        "openfhe": (f"openfhe-cpu-{params.ring_dimension.bit_length() - 1}", "openfhe-cpu-16"),
-        "native": (f"{params.name}-{machine}", f"{params.name}-lean-{machine}", "cheddar-h200"),
+        "openfhe": (f"openfhe-cpu-{ring}", "openfhe-cpu-16"),
+        "native": (*own, f"native-{machine}-{ring}", "cheddar-h200"),
     }.get(params.engine, ("paper-a100",))
     return next(name for name in near if name in cost_tables())
