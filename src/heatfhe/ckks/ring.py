@@ -150,7 +150,7 @@ class Ring:
         return np.array([value % self.moduli[r] for r in rows], dtype=np.uint32)
 
     def finish(self, level: int, after: After) -> dict[str, Any]:
-        """The same, as the kernels' division to a level takes it."""
+        """What comes after a division to a level, as the kernels take it."""
         return {"twice": after.twice, "constant": self.constant(after.constant, self.rows(level))} if any(after) else {}
 
     def plaintext(self, values: NDArray[Any], scale: float, rows: Rows) -> Words:
