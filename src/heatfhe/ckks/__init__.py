@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our own CKKS: parameters, scheme and kernels. Nothing here knows a secret but the ``secret`` package."""
 
+from typing import TYPE_CHECKING
+
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.keys import KeyTable, sparse_modulus_bits
 from heatfhe.ckks.keyset import key_ids, upload_bytes
@@ -14,6 +16,13 @@ from heatfhe.ckks.params import (
 from heatfhe.ckks.presets import native_params, native_presets, native_set
 from heatfhe.ckks.ring import Ciphertext, Ring
 
+if TYPE_CHECKING:
+    from heatfhe.ckks.kernels.cuda.found import found_cupy
+else:
+    from heatfhe.doors import lazy_names
+
+    __getattr__ = lazy_names(__name__, {"found_cupy": "kernels.cuda.found.found_cupy"})
+
 __all__ = [
     "MAX_LOG_QP",
     "MAX_LOG_QP_BY_WEIGHT",
@@ -26,6 +35,7 @@ __all__ = [
     "Ring",
     "apply_map",
     "encode_map",
+    "found_cupy",
     "key_ids",
     "native_params",
     "native_presets",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clear engine: the meaning of every instruction in float64, with levels, magnitudes and keys enforced.
 
-It encrypts nothing. Values may carry a leading axis of independent sequences, so that many windows run as one.
+It encrypts nothing. Values may carry leading axes of independent sequences, so that many windows run as one: on a GPU
+(``device="cuda"``) a step of 64 windows takes little longer than a step of one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
+from heatfhe.engine.arrays import Arrays, arrays_on
 from heatfhe.engine.protocol import KeyRequest, KeySource, Plain, check_rotation
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError, WireError
 from heatfhe.planning import LinearMap, Vector
@@ -27,15 +29,16 @@ _ARRAY = re.compile(
     rb"'shape': \((?P<shape>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})?)?)\), \} *\n)",
     re.DOTALL,
 )
+PASSING = 64  # vectors of one position kept at once: all layers of a model ask for the same masks
 Noise = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
-"""(one period of the values, (..., period), their bound, generator) -> what a bootstrap adds to them."""
+"""(one period of the values, (..., period), their bound, generator) -> what a bootstrap adds. All in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClearValue:
-    """Slots (..., n) in the open, and the level they pretend to have."""
+    """Slots (..., n) in the open, where the engine keeps them, and the level they pretend to have."""
 
-    slots: NDArray[Any]
+    slots: Any
     level: int
 
 
@@ -73,21 +76,26 @@ class ClearEngine:
         rng: np.random.Generator | None = None,
         strict: bool = True,
         lenient: bool = False,
-        cache_bytes: int = 1 << 30,
+        cache_bytes: int | None = None,
+        device: str | Arrays = "cpu",
     ) -> None:
-        """With a ``request`` only its rotations are allowed; ``strict`` False lets magnitudes leave their bounds.
+        """With a ``request`` only its rotations are allowed; ``strict`` False refreshes whatever a real engine would
+        destroy: magnitudes outside their bounds, imaginary parts, values that do not repeat.
 
         A ``lenient`` engine goes on where a refresh meets more than it was planned for but no more than the parameters'
         reach, as a real one would: ``exceeded`` counts such refreshes, ``furthest`` is the largest ratio met.
-        ``cache_bytes`` bounds the plaintext vectors kept between steps.
+        ``cache_bytes`` bounds the plaintext vectors kept between steps (default: 1 GiB, 32 GiB on a GPU); ``device`` is
+        where numbers are kept, cpu or cuda.
         """
         if noise is not None and rng is None:
             raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
         self._params, self.request, self.noise, self.rng, self.strict = params, request, noise, rng, strict
         self._lenient, self.exceeded, self.furthest = lenient, 0, 1.0
         self._reach = None if request is None else request.reach(params.slots)
-        self._encoded: dict[Hashable, NDArray[Any]] = {}
-        self._room = cache_bytes
+        self._arrays = arrays_on(device) if isinstance(device, str) else device
+        self._encoded: dict[Hashable, Any] = {}
+        self._passing: dict[Hashable, Any] = {}
+        self._room = self._arrays.room if cache_bytes is None else cache_bytes
 
     @property
     def params(self) -> Params:
@@ -107,7 +115,11 @@ class ClearEngine:
             raise EngineError(f"a value has {self.slots} slots, got {slots.shape[-1]}")
         if not 0 <= level <= self._params.levels:
             raise EngineError(f"level {level} lies outside 0..{self._params.levels}")
-        return ClearValue(np.asarray(slots), level)
+        return ClearValue(self._arrays.put(slots), level)
+
+    def read(self, a: ClearValue) -> NDArray[Any]:
+        """Slots of a value, in memory."""
+        return self._arrays.get(a.slots)
 
     def level(self, a: ClearValue) -> int:
         return a.level
@@ -123,11 +135,11 @@ class ClearEngine:
         return body(values)
 
     def synchronize(self) -> None:
-        """Everything is done when a method returns."""
+        self._arrays.wait()
 
     def dump(self, a: ClearValue) -> bytes:
         buffer = io.BytesIO()
-        np.save(buffer, np.ascontiguousarray(a.slots), allow_pickle=False)
+        np.save(buffer, np.ascontiguousarray(self.read(a)), allow_pickle=False)
         return MAGIC + a.level.to_bytes(2, "little") + buffer.getvalue()
 
     def parse(self, blob: bytes) -> ClearValue:
@@ -140,7 +152,7 @@ class ClearEngine:
         level = int.from_bytes(body[:2], "little")
         if level > self._params.levels:
             raise WireError(f"a value claims level {level}, the parameters have {self._params.levels}")
-        return ClearValue(slots, level)
+        return ClearValue(self._arrays.put(slots), level)
 
     # -- free instructions ------------------------------------------------------------------------------------------
 
@@ -164,7 +176,7 @@ class ClearEngine:
 
     def rotate(self, a: ClearValue, by: int) -> ClearValue:
         self._key(by, a.level)
-        return ClearValue(np.roll(a.slots, -by, axis=-1), a.level)
+        return ClearValue(self._arrays.xp.roll(a.slots, -by, axis=-1), a.level)
 
     def rotate_many(self, a: ClearValue, by: Sequence[int]) -> list[ClearValue]:
         return [self.rotate(a, k) for k in by]
@@ -172,7 +184,7 @@ class ClearEngine:
     def conjugate(self, a: ClearValue) -> ClearValue:
         if self.request is not None and not self.request.conjugation:
             raise MissingKeyError("conjugation is not among the plan's keys; make keys for this plan")
-        return ClearValue(np.conj(a.slots), a.level)
+        return ClearValue(self._arrays.xp.conj(a.slots), a.level)
 
     def drop(self, a: ClearValue, level: int) -> ClearValue:
         if not 0 <= level <= a.level:
@@ -186,26 +198,28 @@ class ClearEngine:
 
     def multiply_sum(self, pairs: Sequence[tuple[ClearValue, ClearValue]]) -> ClearValue:
         level = self._equal(*(v for pair in pairs for v in pair))
-        return ClearValue(_dot([(a.slots, b.slots) for a, b in pairs]), self._spend(level, "multiply_sum"))
+        return ClearValue(self._arrays.dot([(a.slots, b.slots) for a, b in pairs]), self._spend(level, "multiply_sum"))
 
     def multiply_plain(self, a: ClearValue, p: Plain) -> ClearValue:
         return ClearValue(a.slots * self._plain(p), self._spend(a.level, "multiply_plain"))
 
     def multiply_plain_sum(self, pairs: Sequence[tuple[ClearValue, Plain]]) -> ClearValue:
         level = self._equal(*(v for v, _ in pairs))
-        total = _dot([(v.slots, self._plain(p)) for v, p in pairs])
+        total = self._arrays.dot([(v.slots, self._plain(p)) for v, p in pairs])
         return ClearValue(total, self._spend(level, "multiply_plain_sum"))
 
     def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
         for k in m.rotations:
             self._key(k, a.level)
         level = self._spend(a.level, "linear")
-        babies = {b: np.roll(a.slots, -b, axis=-1) for b in m.babies}
-        terms = []
+        roll = self._arrays.xp.roll
+        babies = {b: roll(a.slots, -b, axis=-1) for b in m.babies}
+        total = None
         for giant in m.giants:
-            inner = _dot([(babies[b], self._plain(m.vector(giant, b))) for b in m.babies])
-            terms.append(np.roll(inner, -giant, axis=-1))
-        return ClearValue(np.asarray(sum(terms[1:], terms[0])), level)
+            inner = self._arrays.dot([(babies[b], self._plain(m.vector(giant, b))) for b in m.babies])
+            term = roll(inner, -giant, axis=-1)
+            total = term if total is None else total + term
+        return ClearValue(total, level)
 
     # -- bootstraps -------------------------------------------------------------------------------------------------
 
@@ -219,33 +233,38 @@ class ClearEngine:
         first, second = (ClearValue(self._refreshed(v, period, bound), level) for v in (a, b))
         return first, second
 
-    def _refreshed(self, a: ClearValue, period: int, bound: float) -> NDArray[Any]:
+    def _refreshed(self, a: ClearValue, period: int, bound: float) -> Any:
         n = self.slots
         if period < 1 or n % period:
             raise EngineError(f"a bootstrap of period {period} on {n} slots; a period divides the slots")
-        size = float(np.abs(a.slots).max())
         if self.strict:
-            most = max(bound, self._params.reach) if self._lenient else bound
-            if not np.isfinite(size) or size > most * (1 + 1e-9):
-                raise EngineError(
-                    f"a bootstrap planned for magnitudes up to {bound:g} met {size:g}; calibrate on wider data"
-                )
-            if bound > self._params.reach * (1 + 1e-9):
-                reach = self._params.reach
-                raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's reach {reach:g}; plan again")
-            if size > bound * (1 + 1e-9):
-                self.exceeded, self.furthest = self.exceeded + 1, max(self.furthest, size / bound)
-            tolerance = 1e-6 * max(bound, 1e-300)
-            if np.iscomplexobj(a.slots) and float(np.abs(a.slots.imag).max()) > tolerance:
-                raise EngineError("a bootstrap met a value that is not real")
-            cycles = a.slots.reshape(*a.slots.shape[:-1], n // period, period)
-            if float(np.abs(cycles - cycles[..., :1, :]).max()) > tolerance:
-                raise EngineError(f"a bootstrap met a value that does not repeat with period {period}")
-        real = np.array(a.slots.real, dtype=np.float64)
+            self._check_refresh(a.slots, period, bound)
+        real = a.slots.real.astype(np.float64, order="C")
         if self.noise is not None and self.rng is not None:
-            error = self.noise(real[..., :period], bound, self.rng)
-            real += np.tile(error, (1,) * (real.ndim - 1) + (n // period,))
+            error = self.noise(self._arrays.get(real[..., :period]), bound, self.rng)
+            cycles = real.reshape(*real.shape[:-1], n // period, period)
+            cycles += self._arrays.put(error)[..., None, :]
         return real
+
+    def _check_refresh(self, slots: Any, period: int, bound: float) -> None:
+        """Refuse what a real bootstrap would destroy."""
+        xp, tolerance = self._arrays.xp, 1e-6 * max(bound, 1e-300)
+        size = float(xp.abs(slots).max())
+        most = max(bound, self._params.reach) if self._lenient else bound
+        if not np.isfinite(size) or size > most * (1 + 1e-9):
+            raise EngineError(
+                f"a bootstrap planned for magnitudes up to {bound:g} met {size:g}; calibrate on wider data"
+            )
+        if bound > self._params.reach * (1 + 1e-9):
+            reach = self._params.reach
+            raise EngineError(f"magnitude {bound:g} lies outside the bootstrap's reach {reach:g}; plan again")
+        if size > bound * (1 + 1e-9):
+            self.exceeded, self.furthest = self.exceeded + 1, max(self.furthest, size / bound)
+        if slots.dtype.kind == "c" and float(xp.abs(slots.imag).max()) > tolerance:
+            raise EngineError("a bootstrap met a value that is not real")
+        cycles = slots.reshape(*slots.shape[:-1], self.slots // period, period)
+        if float(xp.abs(cycles - cycles[..., :1, :]).max()) > tolerance:
+            raise EngineError(f"a bootstrap met a value that does not repeat with period {period}")
 
     # -- checks -----------------------------------------------------------------------------------------------------
 
@@ -267,14 +286,17 @@ class ClearEngine:
     def _plain(self, p: Plain) -> Any:
         if not isinstance(p, Vector):
             return p
+        held = self._encoded if p.keep else self._passing
+        if p.key in held:
+            return held[p.key]
+        made = self._arrays.put(p.make())
         if not p.keep:
-            return p.make()
-        if p.key in self._encoded:
-            return self._encoded[p.key]
-        made = p.make()
-        if made.nbytes <= self._room:
+            while len(held) >= PASSING:
+                held.pop(next(iter(held)))
+            held[p.key] = made
+        elif made.nbytes <= self._room:
             self._room -= made.nbytes
-            self._encoded[p.key] = made
+            held[p.key] = made
         return made
 
 
@@ -289,19 +311,6 @@ def _read_array(data: bytes) -> NDArray[Any]:
     if len(data) - found.end() != math.prod(shape) * dtype.itemsize:
         raise WireError("a value is truncated or altered; send it again")
     return np.frombuffer(data, dtype, offset=found.end()).reshape(shape).copy()
-
-
-def _dot(pairs: Sequence[tuple[NDArray[Any], Any]]) -> NDArray[Any]:
-    """Sum of products, gathered in place: batches of windows are bound by memory."""
-    out = np.asarray(pairs[0][0] * pairs[0][1])
-    room = np.empty_like(out)
-    for a, b in pairs[1:]:
-        if np.result_type(a, b) == out.dtype and np.broadcast_shapes(np.shape(a), np.shape(b)) == out.shape:
-            out += np.multiply(a, b, out=room)
-        else:
-            out = out + a * b
-            room = np.empty_like(out)
-    return out
 
 
 def open_clear(request: KeyRequest, keys: KeySource, **options: Any) -> ClearEngine:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where CUDA kernels run: memory, launches and recordings of one GPU through CuPy. The only module that imports it.
+"""Where CUDA kernels run: memory, launches and recordings of one GPU through CuPy.
 
 A launch costs the host a few microseconds: arguments are packed into one buffer by the signature read from the source,
 and the driver is called directly.
@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.errors import ConfigError, EngineError, MissingExtraError
+from heatfhe.ckks.kernels.cuda.found import found_cupy
+from heatfhe.errors import EngineError
 
 SOURCES = (
     "words.cuh", "transforms.cu", "conversions.cu", "tensor_conversions.cu", "switching.cu", "limbs.cu", "expand.cu",
@@ -134,18 +135,7 @@ class CupyDevice:
     """The current GPU: one stream, sources compiled by NVRTC and kept by CuPy, by architecture and their own hash."""
 
     def __init__(self, log_n: int) -> None:
-        try:
-            import cupy
-        except ModuleNotFoundError as err:
-            if err.name != "cupy":
-                raise
-            raise MissingExtraError("cuda", needed_by="the native engine on a GPU") from err
-        try:
-            count = cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError as err:
-            raise ConfigError(f"no usable NVIDIA driver: {err}; use --device cpu, or install a driver") from err
-        if count == 0:
-            raise ConfigError("no NVIDIA GPU found; use --device cpu")
+        cupy = found_cupy("the native engine on a GPU")
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         self._stream = cupy.cuda.Stream(non_blocking=True)
         properties = self._runtime.getDeviceProperties(cupy.cuda.Device().id)

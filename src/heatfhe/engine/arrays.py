@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the clear engine's numbers are kept: numpy in memory, or CuPy on a GPU. Everything that tells them apart.
+
+The engine makes no array of its own: it asks for one here, and otherwise uses operators and the module ``xp``. The
+random numbers of noise are always numpy's, drawn in memory, so that a seed means the same noise on either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heatfhe.errors import ConfigError
+
+Pairs = Sequence[tuple[Any, Any]]
+
+
+class Arrays:
+    """Arrays of numpy."""
+
+    xp: Any = np
+    room = 1 << 30  # bytes of plaintext vectors to keep
+
+    def put(self, values: Any) -> Any:
+        """An array from numpy's."""
+        return np.asarray(values)
+
+    def get(self, array: Any) -> NDArray[Any]:
+        """numpy's array from one of these."""
+        return np.asarray(array)
+
+    def dot(self, pairs: Pairs) -> Any:
+        """Sum of products, gathered in place: batches of windows are bound by memory."""
+        out = self.xp.asarray(pairs[0][0] * pairs[0][1])
+        room = self.xp.empty_like(out)
+        for a, b in pairs[1:]:
+            if _fits(out, a, b):
+                out += self.xp.multiply(a, b, out=room)
+            else:
+                out = out + a * b
+                room = self.xp.empty_like(out)
+        return out
+
+    def wait(self) -> None:
+        """Until everything asked for is done."""
+
+
+class GpuArrays(Arrays):
+    """Arrays of CuPy on the current GPU. A product is added by one kernel, which reads and writes each number once."""
+
+    room = 32 << 30
+
+    def __init__(self) -> None:
+        from heatfhe.ckks import found_cupy
+
+        self.xp = found_cupy("the clear engine on a GPU")
+        self._add_product = self.xp.ElementwiseKernel("A a, B b", "C out", "out += a * b", "heatfhe_add_product")
+
+    def put(self, values: Any) -> Any:
+        return self.xp.asarray(values)
+
+    def get(self, array: Any) -> NDArray[Any]:
+        return np.asarray(self.xp.asnumpy(array))
+
+    def dot(self, pairs: Pairs) -> Any:
+        out = pairs[0][0] * pairs[0][1]
+        for a, b in pairs[1:]:
+            if _fits(out, a, b):
+                self._add_product(a, b, out)
+            else:
+                out = out + a * b
+        return out
+
+    def wait(self) -> None:
+        self.xp.cuda.get_current_stream().synchronize()
+
+
+def arrays_on(device: str) -> Arrays:
+    """The arrays of a device: cpu or cuda."""
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"the clear engine runs on cpu or cuda, not {device!r}")
+    return Arrays() if device == "cpu" else GpuArrays()
+
+
+def _fits(out: Any, a: Any, b: Any) -> bool:
+    """Whether a product can be added to out in place; one factor has its shape, the other is a vector, or as large."""
+    whole = a.shape == out.shape and getattr(b, "shape", ()) in ((), out.shape[-1:], out.shape)
+    return whole and (out.dtype.kind == "c" or not (_complex(a) or _complex(b)))
+
+
+def _complex(x: Any) -> bool:
+    return x.dtype.kind == "c" if hasattr(x, "dtype") else isinstance(x, complex)
