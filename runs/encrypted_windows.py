@@ -118,7 +118,7 @@ class Job:
         """The clear engine with the measured noise, afresh for every window."""
         request = key_request(self.plan)
         ring = load_keyring("clear")(request)
-        table = NoiseTable.load(noise).noise()
+        table = NoiseTable.load(noise).noise(self.plan.params)
         engine = ClearEngine(
             self.plan.params, request=request, noise=table, rng=np.random.default_rng(args.seed), strict=False
         )

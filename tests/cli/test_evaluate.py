@@ -65,7 +65,7 @@ def test_ordinary_text_above_the_planned_bound_is_counted_and_not_refused(
 
 def test_measured_noise_is_injected(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = NoiseTable(
-        name="n", engine="openfhe", params="p", hardware="h", samples=1,
+        name="n", engine="openfhe", params="insecure-openfhe-11", hardware="h", samples=1,
         sigma={1.0: 1e-4, 100.0: 1e-2}, constant={1.0: 0.0, 100.0: 0.0}, largest={1.0: 0.0, 100.0: 0.0},
         periods={1024: PeriodNoise(1e-4, 0.0)},
     )  # fmt: skip
@@ -84,6 +84,8 @@ def test_measured_noise_is_injected(folder: Path, tmp_path: Path, capsys: pytest
     for other in (arguments, [*noisy, "--seed", "1"]):  # no noise, or another: not this folder's windows
         assert main(other) == 1
         assert "another plan, engine, noise or window" in capsys.readouterr().err
+    assert main([*noisy, "--params", "insecure-openfhe-12"]) == 1
+    assert "was measured on insecure-openfhe-11, the plan is for insecure-openfhe-12" in capsys.readouterr().err
 
 
 def test_a_figure(folder: Path, tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_injected_noise_is_found_again_and_injects_the_same(sigma: float, tmp_pa
         assert table.constant[magnitude] == pytest.approx(sigma * max(1.0, magnitude), rel=0.05)
         assert table.largest[magnitude] > 2 * table.sigma[magnitude]
     table.save(tmp_path / "noise.json")
-    again = table_of(noisy(NoiseTable.load(tmp_path / "noise.json").noise()))
+    again = table_of(noisy(NoiseTable.load(tmp_path / "noise.json").noise(TOY)))
     for magnitude in (0.5, 1.0, 8.0):
         assert again.sigma[magnitude] == pytest.approx(table.sigma[magnitude], rel=0.1)
 

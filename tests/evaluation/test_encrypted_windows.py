@@ -30,8 +30,8 @@ def test_windows_are_resumed_and_judged(tmp_path: Path) -> None:
     tiny_circuit(layers=1, width=16, vocabulary=32, context=16).save(circuit)
     none = {1.0: 0.0}
     NoiseTable(
-        name="none", engine="clear", params="p", hardware="h", samples=1, sigma=none, constant=none, largest=none,
-        periods={1: PeriodNoise(0.0, 0.0)},
+        name="none", engine="clear", params="insecure-openfhe-11", hardware="h", samples=1, sigma=none, constant=none,
+        largest=none, periods={1: PeriodNoise(0.0, 0.0)},
     ).save(tmp_path / "noise.json")  # fmt: skip
     cut = go(circuit, out, "--limit", "-1")
     assert cut.returncode == 1

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt", default="1,2", help="a text, or token ids, before the free-running ones (default 1,2)"
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine (default 1)")
-    add_device_argument(parser)
+    add_device_argument(parser, "where the clear or native engine runs: cpu (default) or cuda")
     add_clock_argument(parser)
     parser.add_argument("--costs", help="cost table of the prediction (default: the shipped one of the engine)")
     parser.add_argument("--seed", type=int, default=0, help="of windows and injected noise (default 0)")
@@ -65,7 +65,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ConfigError("--noise is for the clear engine; a real one has its own")
     fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}
     params = preset(args.params or fallback[args.engine])
-    costs = cost_table(args.costs or default_cost(params, args.device))
+    priced_on = "cpu" if args.engine == "clear" else args.device  # the clear engine has no prices of its own
+    costs = cost_table(args.costs or default_cost(params, priced_on))
     if args.text is not None and args.tokens is not None:
         raise ConfigError("--text and --tokens both say what to decode; give one")
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
@@ -116,10 +117,11 @@ def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
         return Endpoint(engine, ring.encrypt, ring.decrypt, clock=clock_of(args))
     ring = load_keyring("clear")(request)
     if args.noise is None:
-        return Endpoint(ClearEngine(made.params, request=request, lenient=True), ring.encrypt, ring.decrypt)
+        clear = ClearEngine(made.params, request=request, lenient=True, device=args.device)
+        return Endpoint(clear, ring.encrypt, ring.decrypt)
     rng = np.random.default_rng(args.seed)
-    noise = NoiseTable.load(args.noise).noise()
-    noisy = ClearEngine(made.params, request=request, noise=noise, rng=rng, strict=False)
+    noise = NoiseTable.load(args.noise).noise(made.params)
+    noisy = ClearEngine(made.params, request=request, noise=noise, rng=rng, strict=False, device=args.device)
 
     def begin(window: int) -> None:
         noisy.rng = np.random.default_rng([args.seed, window])

@@ -94,8 +94,16 @@ class NoiseTable:
         bias = np.interp(math.log2(period), logs, [self.periods[p].bias for p in known])
         return PeriodNoise(unit * float(np.exp(spread)), unit * float(bias))
 
-    def noise(self) -> Callable[[Real, float, np.random.Generator], Real]:
-        """What the clear engine adds at every bootstrap."""
+    def noise(self, params: Params) -> Callable[[Real, float, np.random.Generator], Real]:
+        """What the clear engine adds at every bootstrap of a plan for these parameters, which must be those measured.
+
+        Noise means nothing without the sizes that values are refreshed at, and those differ from set to set.
+        """
+        if params.name != self.params:
+            raise ConfigError(
+                f"noise table {self.name} was measured on {self.params}, the plan is for {params.name}; "
+                "measure that set with heat measure-noise"
+            )
 
         def error(values: Real, bound: float, rng: np.random.Generator) -> Real:
             found = self.at(bound, values.shape[-1])
