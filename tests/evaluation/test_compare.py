@@ -37,7 +37,7 @@ def test_with_params_the_noise_enters_at_the_plans_bootstraps() -> None:
     params = preset("insecure-openfhe-11")
     row = measure("tiny", CIRCUIT, WINDOWS, 1e-5, seed=5, params=params)
     made = plan(CIRCUIT, params, programs=("logits",))
-    found = drift(made, CIRCUIT, WINDOWS, noise=BootstrapNoise(sigma=1e-5), seed=5)
+    found = drift(made, CIRCUIT, WINDOWS, noise=BootstrapNoise(sigma=1e-5), seeds=(5,))
     assert row.bootstraps == len(made.program("logits").bootstraps()) > 0
     assert (row.kl, row.top1) == (found.fidelity.kl, found.fidelity.top1)
     assert 0 < row.kl != measure("tiny", CIRCUIT, WINDOWS, 1e-5, seed=5).kl

@@ -12,9 +12,9 @@ from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, PlanError
 from heatfhe.evaluation.drift import drift, sample_windows
-from heatfhe.planning import Plan, plan
+from heatfhe.planning import Plan, Step, plan
 from heatfhe.planning.params import preset
 from tests.planning.clear_run import clear_params
 from tests.tiny import tiny_circuit
@@ -37,9 +37,9 @@ def test_no_noise_is_no_drift(made: Plan) -> None:
 def test_noise_costs_fidelity_and_repeats_with_its_seed(made: Plan) -> None:
     circuit = tiny_circuit()
     windows = sample_windows(circuit, 8, 9, seed=1)
-    small, large = (drift(made, circuit, windows, noise=BootstrapNoise(sigma=s), seed=3) for s in (1e-5, 1e-3))
+    small, large = (drift(made, circuit, windows, noise=BootstrapNoise(sigma=s), seeds=(3,)) for s in (1e-5, 1e-3))
     assert 0 < small.fidelity.kl < large.fidelity.kl
-    again = drift(made, circuit, windows, noise=BootstrapNoise(sigma=1e-3), seed=3)
+    again = drift(made, circuit, windows, noise=BootstrapNoise(sigma=1e-3), seeds=(3,))
     assert again == large
     assert len(large.fidelity.kl_by_position) == 8
     assert large.as_json()["collapsed_by_position"] == list(large.collapsed_by_position)
@@ -47,7 +47,7 @@ def test_noise_costs_fidelity_and_repeats_with_its_seed(made: Plan) -> None:
 
 def test_destroyed_runs_are_counted_as_collapsed(made: Plan) -> None:
     circuit = tiny_circuit()
-    found = drift(made, circuit, sample_windows(circuit, 3, 9), noise=BootstrapNoise(sigma=30.0))
+    found = drift(made, circuit, sample_windows(circuit, 3, 9), noise=BootstrapNoise(sigma=30.0), seeds=(0,))
     assert found.fidelity.collapsed == 3
     assert max(found.collapsed_by_position) == 1.0
 
@@ -88,12 +88,87 @@ def test_a_measured_table_is_injected_by_size_and_period(made: Plan) -> None:
             sigma=sizes, constant=sizes, largest=sizes, periods=periods,
         )  # fmt: skip
 
-    straight, bent = (drift(made, circuit, windows, noise=table(b).noise(), sigma=1e-7) for b in (0.0, -1e-3))
+    straight, bent = (
+        drift(made, circuit, windows, noise=table(b).noise(made.params), sigma=1e-7) for b in (0.0, -1e-3)
+    )
     plain = drift(made, circuit, windows, noise=BootstrapNoise(sigma=1e-7))
     assert straight.fidelity.kl < 100 * plain.fidelity.kl
     assert bent.fidelity.kl > 100 * straight.fidelity.kl
     with pytest.raises(ConfigError, match="pass sigma"):
-        drift(made, circuit, windows, noise=table(0.0).noise())
+        drift(made, circuit, windows, noise=table(0.0).noise(made.params))
+
+
+def after(made: Plan, at: int, *steps: Step) -> Plan:
+    """A plan whose program logits runs these steps too, after the one at this index; later ones read the last result
+    where they read that one's."""
+    program = made.program("logits")
+    old, new = program.steps[at].results[0], steps[-1].results[0]
+    later = [replace(s, args=tuple(new if a == old else a for a in s.args)) for s in program.steps[at + 1 :]]
+    changed = replace(program, steps=(*program.steps[: at + 1], *steps, *later))
+    return replace(made, programs={**made.programs, "logits": changed})
+
+
+def refreshed(made: Plan, at: int) -> Plan:
+    """The same with a refresh, back to the level that the value had: exact, if the value is real."""
+    step = made.program("logits").steps[at]
+    first = max(v for s in made.program("logits").steps for v in s.results) + 1
+    place = {"operator": step.operator, "name": step.name}
+    bootstrap = Step(
+        kind="bootstrap", results=(first,), args=step.results, level=made.params.levels, period=made.params.slots,
+        bound=made.params.reach, **place,
+    )  # fmt: skip
+    return after(made, at, bootstrap, Step(kind="drop", results=(first + 1,), args=(first,), level=step.level, **place))
+
+
+def test_a_plan_that_refreshes_a_complex_value_is_refused(made: Plan) -> None:
+    """A bootstrap keeps the real part alone: such a plan is wrong without any noise, and drift blames no noise for it.
+
+    It is legal by levels, and an engine that is not strict runs it to wrong logits, so nothing else would say so.
+    """
+    circuit, windows = tiny_circuit(), sample_windows(tiny_circuit(), 2, 5, seed=1)
+    steps = made.program("logits").steps
+    turned = {s.results[0] for s in steps if s.kind == "times_i"}
+    complex_ = next(i for i, s in enumerate(steps) if s.kind == "add" and turned & {*s.args})
+    with pytest.raises(
+        PlanError, match=rf"even without noise: step {complex_ + 1} of 'logits' \(bootstrap, .*not real"
+    ):
+        drift(refreshed(made, complex_), circuit, windows, noise=BootstrapNoise())
+    real = next(i for i, s in enumerate(steps) if s.kind == "bootstrap")
+    assert drift(refreshed(made, real), circuit, windows, noise=BootstrapNoise()).fidelity.kl < 1e-15
+
+
+def test_a_plan_that_differs_from_its_circuit_is_refused(made: Plan) -> None:
+    circuit, windows = tiny_circuit(), sample_windows(tiny_circuit(), 2, 5, seed=1)
+    steps = made.program("logits").steps
+    i = max(i for i, s in enumerate(steps) if s.kind == "add")
+    wrong = Step(kind="negate", results=(10**6,), args=steps[i].results, level=steps[i].level)
+    with pytest.raises(PlanError, match=r"plan's logit of token \d+ at position 0 of window \d is .*circuit.run gives"):
+        drift(after(made, i, wrong), circuit, windows, noise=BootstrapNoise())
+
+
+def test_seeds_are_pooled_and_each_is_its_own(made: Plan) -> None:
+    circuit, windows = tiny_circuit(), sample_windows(tiny_circuit(), 4, 5, seed=1)
+    noise = BootstrapNoise(sigma=1e-3)
+    both = drift(made, circuit, windows, noise=noise, seeds=(3, 4))
+    apart = [drift(made, circuit, windows, noise=noise, seeds=(s,)) for s in (3, 4)]
+    assert (both.fidelity.windows, both.as_json()["seeds"]) == (8, [3, 4])
+    assert apart[0].fidelity.kl != apart[1].fidelity.kl
+    assert both.fidelity.top1 == pytest.approx(np.mean([d.fidelity.top1 for d in apart]))
+    assert drift(made, circuit, windows, noise=noise).seeds == (0, 1, 2)
+    with pytest.raises(ConfigError, match="at least one seed"):
+        drift(made, circuit, windows, noise=noise, seeds=())
+
+
+def test_a_table_of_another_set_is_refused(made: Plan) -> None:
+    sizes = {1.0: 1e-7}
+    table = NoiseTable(
+        name="theirs", engine="native", params="insecure-native-12", hardware="none", samples=1,
+        sigma=sizes, constant=sizes, largest=sizes, periods={1: PeriodNoise(1e-7, 0.0)},
+    )  # fmt: skip
+    with pytest.raises(
+        ConfigError, match="theirs was measured on insecure-native-12, the plan is for insecure-clear-64"
+    ):
+        table.noise(made.params)
 
 
 @pytest.mark.slow

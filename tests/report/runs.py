@@ -84,7 +84,7 @@ def save_evaluation(folder: Path) -> Path:
 
 def save_drift(path: Path) -> Path:
     """The output of heat drift --json."""
-    row = {"name": "heat", "bootstraps": 46, "sigma": 1e-4, "seed": 0, "collapsed_by_position": [0.0, 0.0]}
+    row = {"name": "heat", "bootstraps": 46, "sigma": 1e-4, "seeds": [0], "collapsed_by_position": [0.0, 0.0]}
     path.write_text(json.dumps([{**row, "fidelity": fidelity([1e-4, 2e-4])}]))
     return path
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
+from heatfhe.cli.bench_engine import add_device_argument
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.engine import BootstrapNoise, Noise, NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
+from heatfhe.evaluation import DRIFT_SEEDS as SEEDS
 from heatfhe.evaluation import Drift, drift, sample_windows
 from heatfhe.files import atomic_write
 from heatfhe.planning import ProgramName, plan, preset
@@ -22,8 +24,12 @@ from heatfhe.planning import ProgramName, plan, preset
 HELP = "Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position."
 EXAMPLES = (
     "  heat drift default default-calibrated --params insecure-native-12 --sigma 1e-6,1e-5 --figure drift.png\n"
-    "  heat drift my-circuit --params insecure-openfhe-12 --noise noise.json --windows 64\n"
+    "  heat drift my-circuit --params insecure-openfhe-12 --noise noise.json\n"
+    "  heat drift my-gpt2 --params native-16-r40 --device cuda --sigma 1e-7\n"
 )
+WINDOWS, SMALL = 64, (2, 1)  # windows, and windows and seeds where a processor would need hours
+POSITIONS = 128
+LARGE = 1 << 12  # slots above which it would
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--floor", type=float, default=0.0, help="relative floor of the noise (default 0)")
     parser.add_argument("--noise", type=Path, metavar="FILE", help="a table of heat measure-noise instead of --sigma")
-    parser.add_argument("--windows", type=int, default=16, help="windows, drawn from the first circuit (default 16)")
-    parser.add_argument("--positions", type=int, help="positions per window (default: the circuit's context)")
+    large = f"on a CPU with more than {LARGE} slots, where {WINDOWS} windows of a large model take hours"
+    parser.add_argument(
+        "--windows", type=int, help=f"windows, drawn from the first circuit (default {WINDOWS}; {SMALL[0]} {large})"
+    )
+    parser.add_argument("--positions", type=int, help=f"positions per window (default: context, at most {POSITIONS})")
     parser.add_argument("--tokens", type=Path, metavar="FILE", help=".npy of token ids (windows, positions + 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of windows and noise (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the windows, and the first of the noise (default 0)")
+    parser.add_argument(
+        "--seeds", type=int, help=f"noise seeds the windows are run with (default {len(SEEDS)}; {SMALL[1]} where large)"
+    )
+    add_device_argument(parser, "where the clear engine runs: cpu (default) or cuda")
     parser.add_argument("--figure", type=Path, metavar="PNG", help="draw KL by position (needs matplotlib)")
 
 
@@ -47,23 +60,26 @@ def run(args: argparse.Namespace, console: Console) -> int:
     params = preset(args.params)
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     noises = _noises(args, params)
-    positions = args.positions or circuits[0].shape.context
+    few = args.device == "cpu" and params.slots > LARGE
+    count = args.windows or (SMALL[0] if few else WINDOWS)
+    seeds = range(args.seed, args.seed + (args.seeds or (SMALL[1] if few else len(SEEDS))))
+    positions = args.positions or min(POSITIONS, circuits[0].shape.context)
     if args.tokens is not None:
         try:
             windows = np.load(args.tokens, allow_pickle=False).astype(np.int64)
         except (OSError, ValueError) as err:
             raise DataError(f"{args.tokens}: not a .npy file of token ids ({err})") from err
     else:
-        windows = sample_windows(circuits[0], args.windows, positions + 1, seed=args.seed)
+        windows = sample_windows(circuits[0], count, positions + 1, seed=args.seed)
     plans = [plan(c, params, programs=(ProgramName.LOGITS,), context=windows.shape[1] - 1) for c in circuits]
+    options: dict[str, Any] = {"seeds": seeds, "device": args.device, "reporter": console.reporter}
     found = [
-        drift(made, circuit, windows, noise=noise, sigma=sigma, seed=args.seed, reporter=console.reporter)
+        drift(made, circuit, windows, noise=noise, sigma=sigma, **options)
         for sigma, noise in noises
         for made, circuit in zip(plans, circuits)
     ]
-    console.print(
-        f"{len(windows)} windows of {windows.shape[1] - 1} positions, noise at every bootstrap of {params.name}"
-    )
+    size = f"{len(windows)} windows of {windows.shape[1] - 1} positions under {len(seeds)} seeds"
+    console.print(f"{size}, noise at every bootstrap of {params.name}")
     quarters = ("KL, 1st quarter", "2nd", "3rd", "4th")
     console.table(
         ("circuit", "sigma", "bootstraps", *quarters, "top-1", "collapsed", "perplexity", "clear"),
@@ -82,9 +98,7 @@ def _noises(args: argparse.Namespace, params: Params) -> list[tuple[float, Noise
         if args.sigma is not None:
             raise ConfigError("--noise FILE and --sigma say the same thing twice; give one")
         table = NoiseTable.load(args.noise)
-        if table.params != params.name:
-            raise ConfigError(f"{args.noise} was measured on {table.params}, not {params.name}; measure that set")
-        return [(table.at(1.0, params.slots).spread, table.noise())]
+        return [(table.at(1.0, params.slots).spread, table.noise(params))]
     try:
         sigmas = [float(s) for s in args.sigma.split(",")] if args.sigma is not None else [params.noise]
     except ValueError:

@@ -6,6 +6,7 @@ from heatfhe.evaluation.compare import Row as ComparisonRow
 from heatfhe.evaluation.compare import markdown as comparison_markdown
 from heatfhe.evaluation.compare import measure as compare_circuit
 from heatfhe.evaluation.compare import table_row as comparison_row
+from heatfhe.evaluation.drift import SEEDS as DRIFT_SEEDS
 from heatfhe.evaluation.drift import Drift, drift, sample_windows
 from heatfhe.evaluation.encrypted import Endpoint, Evaluation, FreeRun, evaluate, free_running
 from heatfhe.evaluation.fidelity import (
@@ -23,6 +24,7 @@ from heatfhe.evaluation.stress import SiteStress, Stress, stress_circuit, stress
 
 __all__ = [
     "COMPARISON_HEADERS",
+    "DRIFT_SEEDS",
     "STRESS_HEADERS",
     "ComparisonRow",
     "Drift",

@@ -90,7 +90,7 @@ def measure(
         found, bootstraps = under_noise(circuit, windows, sigma, seed=seed), None
     else:
         made = plan(circuit, params, programs=(ProgramName.LOGITS,))
-        drifted = drift(made, circuit, windows, noise=BootstrapNoise(sigma=sigma), seed=seed)
+        drifted = drift(made, circuit, windows, noise=BootstrapNoise(sigma=sigma), seeds=(seed,))
         found, bootstraps = drifted.fidelity, drifted.bootstraps
     iterations = circuit.calibration.iterations()
     return Row(

@@ -2,10 +2,12 @@
 """Drift: a plan's own bootstraps made noisy on the clear engine, and what that does to fidelity along a sequence.
 
 Shapes: W windows, P positions. All windows run as one batch; the cache carries every error on to later positions.
+Before any noise the plan itself is checked: strictly, on the first windows, against ``circuit.run``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,34 +16,40 @@ from numpy.typing import NDArray
 
 from heatfhe.circuit import Cache, Circuit, embed, forward
 from heatfhe.engine import BootstrapNoise, ClearEngine, Noise, run
-from heatfhe.errors import ConfigError
-from heatfhe.evaluation.fidelity import Fidelity, diverged, fidelity, log_softmax
+from heatfhe.errors import ConfigError, EngineError, PlanError
+from heatfhe.evaluation.fidelity import Fidelity, Scores, log_softmax
 from heatfhe.planning import Plan, ProgramName
 from heatfhe.progress import SILENT, Reporter
 
 Tokens = NDArray[np.int64]
+Logits = NDArray[np.float64]
+SEEDS = (0, 1, 2)  # of the noise, in what is reported
+CHECKED = 4  # windows on which a plan is checked: what is wrong in a plan is wrong on any text
+SAME = 1e-8  # of the largest logit: a plan and its circuit differ by less
+BATCH = 8  # windows at a time in circuit.run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Fidelity of one plan under noise at each of its bootstraps.
+    """Fidelity of one plan under noise at each of its bootstraps, over all windows under each seed's noise.
 
-    ``collapsed_by_position`` is the share of windows that have diverged at each position; ``bootstraps`` how many one
+    ``collapsed_by_position`` is the share of them that have diverged at each position; ``bootstraps`` how many one
     token runs; ``sigma`` the noise on one slot of a value of size one.
     """
 
     name: str
     bootstraps: int
     sigma: float
-    seed: int
+    seeds: tuple[int, ...]
     fidelity: Fidelity
     collapsed_by_position: tuple[float, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        own = {k: getattr(self, k) for k in ("name", "bootstraps", "sigma", "seed")}
+        own = {k: getattr(self, k) for k in ("name", "bootstraps", "sigma")}
         return {
             **own,
+            "seeds": list(self.seeds),
             "fidelity": self.fidelity.as_json(),
             "collapsed_by_position": list(self.collapsed_by_position),
         }
@@ -60,13 +68,14 @@ def drift(
     *,
     noise: Noise,
     sigma: float | None = None,
-    seed: int = 0,
+    seeds: Sequence[int] = SEEDS,
+    device: str = "cpu",
     reporter: Reporter = SILENT,
 ) -> Drift:
     """Teacher-forced logits of windows (W, P + 1), noise at every bootstrap, against the circuit's own clear ones.
 
     ``noise`` is a BootstrapNoise, or what a table measured on a real engine gives; ``sigma`` is kept for show, and
-    needed for the latter.
+    needed for the latter. A plan that is wrong without any noise is refused. ``device`` is the clear engine's.
     """
     if sigma is None:
         if not isinstance(noise, BootstrapNoise):
@@ -77,27 +86,61 @@ def drift(
     tokens, targets = windows[:, :-1], windows[:, 1:]
     if tokens.shape[1] > plan.context:
         raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
-    clear = circuit.run(tokens)
-    engine = ClearEngine(plan.params, noise=noise, rng=np.random.default_rng(seed), strict=False)
-    rows = (plan.packing.pack_residual(circuit.folded.token[column]) for column in tokens.T)
-    inputs = ([engine.value(row)] for row in rows)
-    found = []
-    reporter.start(circuit.name, tokens.shape[1])
-    with np.errstate(over="ignore", invalid="ignore"):
-        for position, logits in enumerate(run(plan, circuit, engine, inputs, program=ProgramName.LOGITS)):
-            found.append(plan.packing.unpack_vocabulary([v.slots for v in logits]))
-            reporter.advance(circuit.name, position=position)
-    reporter.done(circuit.name)
+    if not seeds:
+        raise ConfigError("noise needs at least one seed")
+    clear = np.concatenate([circuit.run(tokens[i : i + BATCH]) for i in range(0, len(tokens), BATCH)])
+    engine = ClearEngine(plan.params, device=device)
+    check_plan(plan, circuit, engine, tokens[:CHECKED], clear[:CHECKED])
+    engine.strict = False
     largest = circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
-    decoded = np.stack(found, axis=1)
+    groups = []
+    reporter.start(circuit.name, len(seeds) * tokens.shape[1])
+    engine.noise = noise
+    for seed in seeds:
+        engine.rng, columns = np.random.default_rng(seed), []
+        for position, row in enumerate(_logits(plan, circuit, engine, tokens)):
+            columns.append(Scores.of(clear[:, position], row, targets[:, position], largest=largest))
+            reporter.advance(circuit.name, seed=seed, position=position)
+        groups.append(Scores.stack(columns))
+    reporter.done(circuit.name)
+    scores = Scores.stack(groups, axis=0)
     return Drift(
         name=circuit.name,
         bootstraps=len(plan.program(ProgramName.LOGITS).bootstraps()),
         sigma=sigma,
-        seed=seed,
-        fidelity=fidelity(clear, decoded, targets, largest=largest),
-        collapsed_by_position=tuple(float(v) for v in diverged(decoded, largest).mean(axis=0)),
+        seeds=tuple(seeds),
+        fidelity=scores.fidelity(),
+        collapsed_by_position=tuple(float(v) for v in scores.bad.mean(axis=0)),
     )
+
+
+def check_plan(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens, clear: Logits) -> None:
+    """Refuse a plan that does something an encrypted run cannot, or that differs from the circuit without any noise.
+
+    ``engine`` is strict and has no noise; ``clear`` are the circuit's logits of the tokens (W, P).
+    """
+    size = float(np.abs(clear).max())
+    try:
+        for position, row in enumerate(_logits(plan, circuit, engine, tokens)):
+            error = np.abs(row - clear[:, position])
+            window, word = np.unravel_index(int(error.argmax()), error.shape)
+            if not error[window, word] <= SAME * size:
+                raise PlanError(
+                    f"{circuit.name} on {plan.params.name}: without noise the plan's logit of token {word} at position "
+                    f"{position} of window {window} is {row[window, word]:.9g}, circuit.run gives "
+                    f"{clear[window, position, word]:.9g}; noise would be blamed for it: plan again"
+                )
+    except EngineError as err:
+        raise PlanError(f"{circuit.name} on {plan.params.name} cannot run encrypted even without noise: {err}") from err
+
+
+def _logits(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens) -> Iterator[Logits]:
+    """Logits (W, V) of each position of tokens (W, P)."""
+    rows = (plan.packing.pack_residual(circuit.folded.token[column]) for column in tokens.T)
+    inputs = ([engine.value(row)] for row in rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for parts in run(plan, circuit, engine, inputs, program=ProgramName.LOGITS):
+            yield plan.packing.unpack_vocabulary([engine.read(v) for v in parts])
 
 
 def sample_windows(circuit: Circuit, count: int, length: int, *, seed: int = 0, temperature: float = 1.0) -> Tokens:

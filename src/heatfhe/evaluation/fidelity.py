@@ -7,6 +7,7 @@ ten times the calibrated maximum; a window is collapsed when more than half of i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,51 @@ def diverged(run: Logits, largest: float) -> NDArray[np.bool_]:
 
 def cross_entropy(logits: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
     """Nats of every target under the logits at its position."""
-    return np.asarray(-np.take_along_axis(log_softmax(logits), targets[..., None], axis=-1)[..., 0])
+    return _nats(log_softmax(logits), targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What fidelity needs of each position: whether it diverged, KL and the run's nats (nan there), whether the same
+    token leads (never there), and the clear run's nats. All of one shape, (W, P) or a part of it."""
+
+    bad: NDArray[np.bool_]
+    kl: NDArray[np.float64]
+    same: NDArray[np.bool_]
+    nats: NDArray[np.float64]
+    clear_nats: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, clear: Logits, run: Logits, targets: NDArray[np.int64], *, largest: float) -> Scores:
+        """Compare logits (..., V) of a run with its clear run's; ``targets`` (...) are the next tokens."""
+        bad = diverged(run, largest)
+        sound = np.where(bad[..., None], 0.0, run)
+        p, q = log_softmax(clear), log_softmax(sound)
+        kl = np.where(bad, np.nan, (np.exp(p) * (p - q)).sum(axis=-1))
+        same = ~bad & (np.argmax(sound, axis=-1) == np.argmax(clear, axis=-1))
+        nats = np.where(bad, np.nan, _nats(q, targets))
+        return cls(bad, kl, same, nats, _nats(p, targets))
+
+    @classmethod
+    def stack(cls, columns: Sequence[Scores], axis: int = 1) -> Scores:
+        """Positions (axis 1) or groups of windows (axis 0) put together."""
+        join = np.concatenate if axis == 0 else np.stack
+        return cls(*(join([getattr(c, name) for c in columns], axis=axis) for name in cls.__slots__))
+
+    def fidelity(self) -> Fidelity:
+        """Everything over windows and positions (W, P)."""
+        collapsed = self.bad.mean(axis=1) > 0.5
+        stable, nats = self.kl[~collapsed], self.nats[~collapsed]
+        return Fidelity(
+            kl=_median(_nanmean(stable, axis=1)),
+            top1=float(self.same.mean()),
+            collapsed=int(collapsed.sum()),
+            windows=len(collapsed),
+            perplexity=float(np.exp(np.nanmean(nats))) if np.isfinite(nats).any() else float("nan"),
+            clear_perplexity=float(np.exp(self.clear_nats.mean())),
+            kl_by_position=tuple(_median(column) for column in stable.T),
+            top1_by_position=tuple(float(v) for v in self.same.mean(axis=0)),
+        )
 
 
 def fidelity(clear: Logits, run: Logits, targets: NDArray[np.int64], *, largest: float) -> Fidelity:
@@ -73,28 +118,16 @@ def fidelity(clear: Logits, run: Logits, targets: NDArray[np.int64], *, largest:
     if clear.shape != run.shape or clear.shape[:-1] != targets.shape or clear.ndim != 3:
         shapes = f"{clear.shape}, {run.shape}, {targets.shape}"
         raise ConfigError(f"fidelity needs logits (W, P, V) twice and targets (W, P), got {shapes}")
-    bad = diverged(run, largest)
-    collapsed = bad.mean(axis=1) > 0.5
-    kl = np.where(bad, np.nan, kl_divergence(clear, run))
-    with np.errstate(invalid="ignore"):
-        same = np.where(bad, False, np.argmax(np.nan_to_num(run, nan=-np.inf), axis=-1) == np.argmax(clear, axis=-1))
-    stable = kl[~collapsed]
-    nats = np.where(bad, np.nan, cross_entropy(np.where(bad[..., None], 0.0, run), targets))[~collapsed]
-    return Fidelity(
-        kl=_median(_nanmean(stable, axis=1)),
-        top1=float(same.mean()),
-        collapsed=int(collapsed.sum()),
-        windows=len(collapsed),
-        perplexity=float(np.exp(np.nanmean(nats))) if np.isfinite(nats).any() else float("nan"),
-        clear_perplexity=float(np.exp(cross_entropy(clear, targets).mean())),
-        kl_by_position=tuple(_median(column) for column in stable.T),
-        top1_by_position=tuple(float(v) for v in same.mean(axis=0)),
-    )
+    return Scores.of(clear, run, targets, largest=largest).fidelity()
 
 
 def perplexity(logits: Logits, targets: NDArray[np.int64]) -> float:
     """exp of the mean cross-entropy."""
     return float(np.exp(cross_entropy(logits, targets).mean()))
+
+
+def _nats(logs: Logits, targets: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.asarray(-np.take_along_axis(logs, targets[..., None], axis=-1)[..., 0])
 
 
 def _nanmean(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
