@@ -8,7 +8,8 @@
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--tokens 16] [--prompt 8]
     python runs/encrypted_gpt2.py run --fixture heat --out OUT            # HEAT's published counts, weights all equal
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT --count 0 --trace 6
-    python runs/encrypted_gpt2.py clear-noise --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--processes 16]
+    python runs/encrypted_gpt2.py clear-noise --circuit OUT/circuit --prompts TOKENS.npy --out OUT --count 64
+        [--device cpu --processes 16]
 
 ``run`` prints one JSON line for each thing it finishes and writes them to OUT/run.jsonl: the plan, the keys, the first
 tokens (which encode every diagonal and make the recordings), the tokens after them, the logits beside the clear
@@ -17,8 +18,9 @@ wire forms alone. Needs CuPy; neither numba nor a web framework.
 
 ``--logits`` compares encrypted logits of the first positions with the clear engine's; ``--trace N`` does so for N
 positions and looks at telling steps in between: every one to OUT/trace.json, a line per place to OUT/trace.txt, the
-steps that add most to the journal. ``clear-noise`` runs the same plan on the clear engine with refresh noise, without a
-GPU: logits by position, and free-running tokens with the argmax, against the circuit's own.
+steps that add most to the journal. ``clear-noise`` runs the same plan on the clear engine with refresh noise: logits by
+position, and free-running tokens with the argmax, against the circuit's own. On a GPU all prompts are one batch; with
+``--device cpu`` each is a process's.
 """
 
 from __future__ import annotations
@@ -333,44 +335,60 @@ def place_line(p: dict[str, Any]) -> str:
 
 
 def noise_stage(args: argparse.Namespace) -> None:
-    """The plan on the clear engine with refresh noise, a process for each job; they share its plaintexts."""
+    """The plan on the clear engine with refresh noise: a batch on a GPU, or a process for each job; they share its
+    plaintexts. The plan is that of a GPU on either."""
     import multiprocessing
 
     from heatfhe.evaluation.lockstep import logit_bits
     from heatfhe.evaluation.noise_rows import free_rows, logit_rows, noisy_engine
 
     journal = Journal(args.out / "clear-noise.jsonl")
-    circuit, made, _ = planned(args, journal)
+    circuit, made, _ = planned(argparse.Namespace(**{**vars(args), "device": "cuda"}), journal)
     text = words(args, circuit)
-    engine = noisy_engine(made, (0.0, *SIGMAS), cache_bytes=CLEAR_CACHE)
+    room = CACHE if args.device == "cuda" else CLEAR_CACHE
+    engine = noisy_engine(made, (0.0, *SIGMAS), cache_bytes=room, device=args.device)
+    Lines = list[tuple[str, dict[str, Any]]]
 
-    def logits(number: int) -> tuple[str, dict[str, Any]]:
-        rows = logit_rows(made, circuit, engine, prompt_of(text, number, args.prompt))
-        bits = {f"{s:g}": [round(logit_bits(r[0], r[1 + i]), 2) for r in rows] for i, s in enumerate(SIGMAS)}
-        return "logits under noise", {"prompt": number, "bits": bits}
+    def logits(numbers: list[int]) -> Lines:
+        found = logit_rows(made, circuit, engine, np.array([prompt_of(text, n, args.prompt) for n in numbers]))
+        out: Lines = []
+        for at, number in enumerate(numbers):
+            rows = [r[:, at] for r in found]
+            bits = {f"{s:g}": [round(logit_bits(r[0], r[1 + i]), 2) for r in rows] for i, s in enumerate(SIGMAS)}
+            out.append(("logits under noise", {"prompt": number, "bits": bits}))
+        return out
 
-    def tokens(number: int) -> tuple[str, dict[str, Any]]:
-        prompt = prompt_of(text, number, args.prompt)
-        found = free_rows(made, circuit, engine, prompt, args.tokens)
-        rows = zip((0.0, *SIGMAS), found.tokens.tolist(), found.leaders.round(4).tolist())
-        by = {f"{s:g}": {**scored(circuit, prompt, got), "leaders": leaders} for s, got, leaders in rows}
-        return "tokens under noise", {"prompt": number, "by_sigma": by}
+    def tokens(numbers: list[int]) -> Lines:
+        prompts = [prompt_of(text, n, args.prompt) for n in numbers]
+        found = free_rows(made, circuit, engine, np.array(prompts), args.tokens)
+        out: Lines = []
+        for at, (number, prompt) in enumerate(zip(numbers, prompts)):
+            rows = zip((0.0, *SIGMAS), found.tokens[:, at].tolist(), found.leaders[:, at].round(4).tolist())
+            by = {f"{s:g}": {**scored(circuit, prompt, got), "leaders": leaders} for s, got, leaders in rows}
+            out.append(("tokens under noise", {"prompt": number, "by_sigma": by}))
+        return out
 
+    JOBS.update(logits=logits, tokens=tokens, engine=engine)
+    if args.device == "cuda":
+        for kind in ("tokens", "logits"):
+            for what, facts in noise_job((kind, list(range(args.count)))):
+                journal.write(what, **facts)
+        return
     logit_rows(made, circuit, engine, prompt_of(text, 0, 1))
     free_rows(made, circuit, engine, prompt_of(text, 0, 2), 1)
     journal.write("plaintexts made")
-    JOBS.update(logits=logits, tokens=tokens, engine=engine)
-    jobs = [(kind, n) for n in range(args.count) for kind in ("tokens", "logits")]
+    jobs = [(kind, [n]) for n in range(args.count) for kind in ("tokens", "logits")]
     with multiprocessing.get_context("fork").Pool(args.processes) as pool:
-        for what, facts in pool.imap_unordered(noise_job, jobs):
-            journal.write(what, **facts)
+        for lines in pool.imap_unordered(noise_job, jobs):
+            for what, facts in lines:
+                journal.write(what, **facts)
 
 
-def noise_job(job: tuple[str, int]) -> tuple[str, dict[str, Any]]:
-    """One job in a process of its own, with noise that does not depend on the jobs before."""
-    kind, number = job
-    JOBS["engine"].rng = np.random.default_rng([number, kind == "tokens"])
-    found: tuple[str, dict[str, Any]] = JOBS[kind](number)
+def noise_job(job: tuple[str, list[int]]) -> list[tuple[str, dict[str, Any]]]:
+    """One job, in a process of its own or not, with noise that does not depend on the jobs before."""
+    kind, numbers = job
+    JOBS["engine"].rng = np.random.default_rng([*numbers, kind == "tokens"])
+    found: list[tuple[str, dict[str, Any]]] = JOBS[kind](numbers)
     return found
 
 
@@ -407,7 +425,7 @@ def main() -> None:
     parser.add_argument("--tight", action="store_true", help="plan with reciprocals carried as large as they can be")
     parser.add_argument("--precision", type=float, help="noise a refresh may leave, relative to a value's own bound")
     parser.add_argument("--trace", type=int, default=0, help="positions to compare step by step")
-    parser.add_argument("--processes", type=int, default=8, help="of clear-noise")
+    parser.add_argument("--processes", type=int, default=8, help="of clear-noise on a CPU")
     args = parser.parse_args()
     stages[args.stage](args)
 

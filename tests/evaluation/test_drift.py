@@ -12,11 +12,11 @@ from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
-from heatfhe.errors import ConfigError, PlanError
+from heatfhe.errors import ConfigError, EngineError, PlanError
 from heatfhe.evaluation.drift import drift, sample_windows
 from heatfhe.planning import Plan, Step, plan
 from heatfhe.planning.params import preset
-from tests.planning.clear_run import clear_params
+from tests.planning.clear_run import clear_params, teacher_forced
 from tests.tiny import tiny_circuit
 
 
@@ -144,6 +144,21 @@ def test_a_plan_that_differs_from_its_circuit_is_refused(made: Plan) -> None:
     wrong = Step(kind="negate", results=(10**6,), args=steps[i].results, level=steps[i].level)
     with pytest.raises(PlanError, match=r"plan's logit of token \d+ at position 0 of window \d is .*circuit.run gives"):
         drift(after(made, i, wrong), circuit, windows, noise=BootstrapNoise())
+
+
+@pytest.mark.parametrize(("seen", "collapsed"), [(0.25, 0), (1e-3, 2)])
+def test_windows_that_leave_their_bounds_are_no_fault_of_the_plan(seen: float, collapsed: int) -> None:
+    """A circuit calibrated too tightly is measured, not refused, even where none of its windows is sound."""
+    circuit = tiny_circuit()
+    sizes = {name: seen * size for name, size in circuit.calibration.magnitudes.items()}
+    tight = replace(circuit, calibration=replace(circuit.calibration, magnitudes=sizes))
+    made = plan(tight, clear_params(64), programs=("logits",), placement="greedy")
+    windows = sample_windows(circuit, 2, 5)
+    with pytest.raises(EngineError, match="planned for magnitudes"):
+        teacher_forced(made, tight, windows[:, :-1])
+    found = drift(made, tight, windows, noise=BootstrapNoise(), seeds=(0,)).fidelity
+    assert found.collapsed == collapsed
+    assert collapsed or found.kl < 1e-15
 
 
 def test_seeds_are_pooled_and_each_is_its_own(made: Plan) -> None:

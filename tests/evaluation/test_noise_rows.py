@@ -49,6 +49,21 @@ def test_tokens_under_mild_noise_are_the_circuits_own(made: Plan) -> None:
     assert found.leaders.min() > 0.5
 
 
+def test_texts_of_equal_length_run_as_one_batch(made: Plan) -> None:
+    """As each alone, at the same noise; rows of different texts have their own."""
+    texts = np.array([[3, 7, 5], [9, 1, 30]])
+    exact = logit_rows(made, CIRCUIT, noisy_engine(made, (0.0, 1e-7)), texts)
+    clear = CIRCUIT.run(texts)
+    for position, rows in enumerate(exact):
+        assert rows.shape == (2, 2, 32)
+        assert np.abs(rows[0] - clear[:, position]).max() < 1e-9
+        assert (np.abs(rows[1] - clear[:, position]).max(axis=-1) > 1e-9).all()
+    found = free_rows(made, CIRCUIT, noisy_engine(made, (0.0, 1e-8)), texts, 2)
+    assert found.tokens.shape == found.leaders.shape == (2, 2, 2)
+    for i, text in enumerate(texts.tolist()):
+        assert found.tokens[0, i].tolist() == [int(t) for t in CIRCUIT.generate(text, 2).tokens]
+
+
 def test_noise_is_of_the_bound_where_that_exceeds_one() -> None:
     noise, rng = RowNoise((0.0, 1e-3)), np.random.default_rng(0)
     small, large = (noise(np.zeros((2, 4096)), bound, rng) for bound in (0.01, 8.0))

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One conversation on the clear engine at several strengths of refresh noise at once, a row of its values for each.
+"""Conversations on the clear engine at several strengths of refresh noise at once, a row of its values for each.
 
 Rows: R strengths, the first usually 0, so that the others have something to be compared with at the same plaintexts.
+Texts: one, as a sequence of tokens, or W of equal length, (W, P), as one batch; results then have an axis W after R.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, ProgramName
 
 Real = NDArray[np.float64]
+Texts = Union[Sequence[int], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,44 +37,47 @@ class RowNoise:
             raise ConfigError("a row's noise is a standard deviation of zero or more, one for each row")
 
     def __call__(self, values: Real, bound: float, rng: np.random.Generator) -> Real:
-        if values.ndim != 2 or len(values) != len(self.sigmas):
+        if values.ndim < 2 or len(values) != len(self.sigmas):
             raise ConfigError(f"values of shape {values.shape} do not have the {len(self.sigmas)} rows of this noise")
-        return np.array(self.sigmas)[:, None] * max(1.0, bound) * rng.standard_normal(values.shape)
+        sigmas = np.array(self.sigmas).reshape(-1, *(1,) * (values.ndim - 1))
+        return np.asarray(sigmas * max(1.0, bound) * rng.standard_normal(values.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class FreeRows:
-    """Tokens chosen in each row (R, count), and how much of a word the largest entry of its one-hot row is."""
+    """Tokens chosen in each row (R, [W,] count), and how much of a word the largest entry of its one-hot row is."""
 
     tokens: NDArray[np.int64]
     leaders: Real
 
 
-def noisy_engine(plan: Plan, sigmas: Sequence[float], *, seed: int = 0, cache_bytes: int = 1 << 30) -> ClearEngine:
+def noisy_engine(
+    plan: Plan, sigmas: Sequence[float], *, seed: int = 0, cache_bytes: int | None = None, device: str = "cpu"
+) -> ClearEngine:
     """The clear engine with these rows; it lets values leave their bounds, as an encrypted run does."""
     noise, rng = RowNoise(tuple(sigmas)), np.random.default_rng(seed)
-    return ClearEngine(plan.params, noise=noise, rng=rng, strict=False, cache_bytes=cache_bytes)
+    return ClearEngine(plan.params, noise=noise, rng=rng, strict=False, cache_bytes=cache_bytes, device=device)
 
 
-def logit_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Sequence[int]) -> list[Real]:
-    """Logits (R, V) after each of the tokens."""
-    inputs = ([engine.value(_rows(plan, circuit, engine, token))] for token in tokens)
-    answers = run(plan, circuit, engine, inputs, program=ProgramName.LOGITS)
-    return [plan.packing.unpack_vocabulary([p.slots for p in parts]) for parts in answers]
+def logit_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Texts) -> list[Real]:
+    """Logits (R, [W,] V) after each of the tokens."""
+    answers = run(plan, circuit, engine, _inputs(plan, circuit, engine, tokens), program=ProgramName.LOGITS)
+    return [plan.packing.unpack_vocabulary([engine.read(p) for p in parts]) for parts in answers]
 
 
-def free_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, prompt: Sequence[int], count: int) -> FreeRows:
+def free_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, prompt: Texts, count: int) -> FreeRows:
     """Tokens generated after a prompt, each row fed back its own; the argmax runs as planned."""
-    given = [[engine.value(_rows(plan, circuit, engine, t))] for t in prompt]
     tokens, leaders = [], []
-    for parts in run(plan, circuit, engine, given, count=count):
-        rows = plan.packing.unpack_vocabulary([p.slots for p in parts])
+    for parts in run(plan, circuit, engine, _inputs(plan, circuit, engine, prompt), count=count):
+        rows = plan.packing.unpack_vocabulary([engine.read(p) for p in parts])
         tokens.append(rows.argmax(axis=-1))
         leaders.append(rows.max(axis=-1))
     return FreeRows(np.stack(tokens, axis=-1), np.stack(leaders, axis=-1))
 
 
-def _rows(plan: Plan, circuit: Circuit, engine: ClearEngine, token: int) -> Real:
+def _inputs(plan: Plan, circuit: Circuit, engine: ClearEngine, texts: Texts) -> Iterator[list[Any]]:
     if not isinstance(engine.noise, RowNoise):
         raise ConfigError("the engine has no rows of noise: make it with noisy_engine")
-    return np.tile(plan.packing.pack_residual(circuit.folded.token[token]), (len(engine.noise.sigmas), 1))
+    for column in np.asarray(texts).T:
+        slots = plan.packing.pack_residual(circuit.folded.token[column])
+        yield [engine.value(np.broadcast_to(slots, (len(engine.noise.sigmas), *slots.shape)))]
