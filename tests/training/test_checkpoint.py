@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from heatfhe.errors import FileFormatError, TrainingError
+from heatfhe.errors import ConfigError, FileFormatError, TrainingError
 from heatfhe.files import file_digest, write_json
+from heatfhe.planning import Carried
+from heatfhe.planning import preset as parameter_set
 from heatfhe.sites import Prepared
 from heatfhe.training import Recipe, Stopped, Trained, checkpoint, preset, read_log
 from tests.training.short import KillAt, Killed, fresh, go, same_weights, short, windows
@@ -77,14 +79,23 @@ def test_presets_resume_too(name: str, tmp_path: Path) -> None:
     assert_same((prepared, go(prepared, chosen, tmp_path / "b"), tmp_path / "b"), (whole, trained, tmp_path / "a"))
 
 
-def test_noise_resumes_too(tmp_path: Path) -> None:
-    noisy = replace(RECIPE, noise=1e-2)
+def test_noise_resumes_too_and_only_at_the_same_sizes(tmp_path: Path) -> None:
+    noisy, architecture = replace(RECIPE, noise=1e-2), fresh().architecture
+    sizes, others = (
+        {"carried": Carried(architecture.stages, architecture.shape, parameter_set(name))}
+        for name in ("insecure-openfhe-12", "insecure-native-12")
+    )
     whole, counted = fresh(), KillAt()
-    trained = go(whole, noisy, tmp_path / "a", reporter=counted)
+    trained = go(whole, noisy, tmp_path / "a", reporter=counted, **sizes)
     with pytest.raises(Killed):
-        go(fresh(), noisy, tmp_path / "b", reporter=KillAt(round(0.95 * counted.calls)))
+        go(fresh(), noisy, tmp_path / "b", reporter=KillAt(round(0.95 * counted.calls)), **sizes)
+    with pytest.raises(TrainingError, match="another noise"):
+        go(fresh(), noisy, tmp_path / "b", **others)
     prepared = fresh()
-    assert_same((prepared, go(prepared, noisy, tmp_path / "b"), tmp_path / "b"), (whole, trained, tmp_path / "a"))
+    again = go(prepared, noisy, tmp_path / "b", **sizes)
+    assert_same((prepared, again, tmp_path / "b"), (whole, trained, tmp_path / "a"))
+    with pytest.raises(ConfigError, match="noise has no size by itself"):
+        go(fresh(), noisy, tmp_path / "c")
 
 
 def test_counts_above_the_families_own_survive_the_cooldown(tmp_path: Path) -> None:

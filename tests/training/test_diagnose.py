@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from heatfhe.planning import Carried
+from heatfhe.planning import preset as parameter_set
 from heatfhe.ranges import calibrate
 from heatfhe.sites import Prepared
 from heatfhe.stages import solved
@@ -65,21 +67,28 @@ def test_values_that_are_not_finite_are_found_without_a_calibration() -> None:
 
 
 def test_noise_has_the_stated_size_and_depends_on_seed_and_step_alone() -> None:
-    zero, names = torch.zeros(200, 500), solved(fresh().architecture.stages)
+    zero, sizes = torch.zeros(200, 500), {"h.0.ln_1/z": (4.0, 0.0), "h.0.attn/sum": (0.5, -1.0)}
     first, same, later, other = (
-        noise_tap(names, 0.1, *at)("h.0.ln_1/z", zero) for at in ((3, 5), (3, 5), (3, 6), (4, 5))
+        noise_tap(sizes, 0.4, *at)("h.0.ln_1/z", zero) for at in ((3, 5), (3, 5), (3, 6), (4, 5))
     )
     assert torch.equal(first, same)
     assert not torch.equal(first, later)
     assert not torch.equal(first, other)
-    assert float(first.std()) == pytest.approx(0.1, rel=0.02)
+    assert float(first.std()) == pytest.approx(0.1, rel=0.02)  # carried four times as large
     assert float(first.mean()) == pytest.approx(0.0, abs=0.002)
-    assert torch.equal(noise_tap(names, 0.1, 3, 5)("h.0.attn.qkv", zero), zero)  # nothing between solvers is refreshed
+    assert torch.equal(noise_tap(sizes, 0.1, 3, 5)("h.0.attn.qkv", zero), zero)  # nothing between solvers is refreshed
+    sums = noise_tap(sizes, 0.1, 3, 5)("h.0.attn/sum", zero)  # carried 1 / (2 n) times as large in row n
+    assert float(sums[9].std()) == pytest.approx(2.0, rel=0.15)
+    assert float((sums / torch.arange(1.0, 201.0)[:, None]).std()) == pytest.approx(0.2, rel=0.02)
 
 
 def test_noise_enters_at_every_site(prepared: Prepared) -> None:
     seen: set[str] = set()
-    tap = noise_tap(solved(prepared.architecture.stages), 1e-3, 0, 0)
+    architecture, known = prepared.architecture, prepared.calibration
+    assert known is not None
+    sizes = Carried(architecture.stages, architecture.shape, parameter_set("insecure-paper-12"))(known)
+    assert set(sizes) == solved(architecture.stages)
+    tap = noise_tap(sizes, 1e-3, 0, 0)
 
     def watch(name: str, value: torch.Tensor) -> torch.Tensor:
         out = tap(name, value)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatfhe.circuit import Circuit
-from heatfhe.cli.model_source import load_text, model_folder
+from heatfhe.cli.model_source import NOISE_SET, carried_in, load_text, model_folder
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation import ComparisonRow, compare_circuit
 from heatfhe.files import json_digest, read_json, write_json
@@ -155,7 +155,9 @@ class Comparison:
             counts = Circuit.load(self.out / job.after.replace(" ", "-") / "circuit").calibration.iterations()
             job = replace(job, recipe=replace(job.recipe, fixed_total=sum(counts.values())))
         place = self.out / job.folder
-        mark = json_digest([self.identity, job.tolerance, job.solver, job.recipe.as_json() if job.recipe else None])
+        noisy = [self.noise_set] if job.recipe and job.recipe.noise else []
+        recipe = job.recipe.as_json() if job.recipe else None
+        mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy])
         seconds = self._make(job, place, mark, reporter)
         circuit = Circuit.load(place / "circuit")
         return [self._measured(job, circuit, place, name, seconds) for name in self.params]
@@ -202,9 +204,16 @@ class Comparison:
         from heatfhe.training import train
 
         prepared = prepare(copy.deepcopy(self.parent))
-        trained = train(prepared, self.training, job.recipe, held_out=self.held_out, folder=place, reporter=reporter)
+        options: dict[str, Any] = {"held_out": self.held_out, "folder": place, "reporter": reporter}
+        carried = carried_in(self.noise_set, prepared.architecture)
+        trained = train(prepared, self.training, job.recipe, **options, carried=carried)
         export(prepared, trained.calibration, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
         return trained.seconds
+
+    @property
+    def noise_set(self) -> str:
+        """The parameter set at whose sizes a recipe's noise is met: the first that is measured."""
+        return next((name for name in self.params if name), NOISE_SET)
 
     @cached_property
     def identity(self) -> list[str]:

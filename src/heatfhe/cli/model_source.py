@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,12 @@ from heatfhe.assets import default_circuit, sampled_stories
 from heatfhe.circuit import Circuit
 from heatfhe.errors import DataError
 from heatfhe.models import model_folder as model_folder
+
+if TYPE_CHECKING:
+    from heatfhe.models import Architecture
+    from heatfhe.planning import Carried
+
+NOISE_SET = "insecure-paper-12"  # the paper's window: the sizes at which training under noise meets it by default
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +28,13 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="folder of a Hugging Face GPT-2 checkpoint, its name on the hub (openai-community/gpt2), or 'default' "
         "for the embedded model",
     )
+
+
+def carried_in(params: str, architecture: Architecture) -> Carried:
+    """The sizes at which a model's values are refreshed in plans for a parameter set."""
+    from heatfhe.planning import Carried, preset
+
+    return Carried(architecture.stages, architecture.shape, preset(params))
 
 
 def circuit_folder(name: str) -> Path:

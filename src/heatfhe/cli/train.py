@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, load_text, model_folder
+from heatfhe.cli.model_source import NOISE_SET, add_model, carried_in, load_text, model_folder
 from heatfhe.errors import ConfigError
 from heatfhe.models import encoder
 from heatfhe.odd import beside, some_of
@@ -53,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain", help="default plain")
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
+    parser.add_argument(
+        "--noise-set", default=NOISE_SET, metavar="NAME",
+        help=f"parameter set at whose sizes values meet that noise (default {NOISE_SET}, the paper's window)",
+    )  # fmt: skip
     parser.add_argument("--margin", type=float, help="widen each domain by this factor (default: the recipe's)")
     parser.add_argument(
         "--also", action="append", default=[], metavar="TEXT",
@@ -104,7 +108,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     try:
         with _finish_the_update(console) as stop:
             options: dict[str, Any] = {"held_out": held_out, "folder": args.out, "reporter": console.reporter}
-            trained = train(prepared, training, chosen, **options, stop=stop, shard=args.shard)
+            carried = carried_in(args.noise_set, prepared.architecture)
+            trained = train(prepared, training, chosen, **options, stop=stop, shard=args.shard, carried=carried)
     except Stopped:
         console.print(f"stopped; the same command goes on from {args.out / 'checkpoint'}")
         return 130

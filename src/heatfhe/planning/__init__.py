@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Circuit to a Plan: packing, recording, levels and bootstraps. numpy alone."""
 
+from heatfhe.planning.carried import Carried
 from heatfhe.planning.cost import IN_MAPS, CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.instructions import KINDS, Given, Instruction
@@ -22,6 +23,7 @@ __all__ = [
     "ALGORITHMS",
     "IN_MAPS",
     "KINDS",
+    "Carried",
     "CostTable",
     "Dense",
     "Given",

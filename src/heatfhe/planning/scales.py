@@ -8,16 +8,30 @@ multiplies it anyway. Everything here follows from the circuit's calibration and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
-from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
-from heatfhe.stages import Activation, Attention, Gate, Norm
+from heatfhe.records import Calibration
+from heatfhe.stages import Activation, Attention, Gate, Norm, Shape, Stage
 
 MARGIN = 1.25  # over magnitudes observed on calibration data
 SUM_OF_SQUARES = 512.0  # a round's sum of squares may leave the aim this far: a spread of logits must stay visible
+
+
+class Calibrated(Protocol):
+    """A circuit, or what there is of it before its weights are final."""
+
+    @property
+    def stages(self) -> Sequence[Stage]: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def calibration(self) -> Calibration: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +62,7 @@ class Scales:
     logits: float
 
 
-def magnitude(circuit: Circuit, name: str) -> float:
+def magnitude(circuit: Calibrated, name: str) -> float:
     """Largest magnitude a named value may have: what calibration saw, and a margin."""
     found = circuit.calibration.magnitudes.get(name)
     if found is None:
@@ -62,7 +76,7 @@ def _aim(reach: float) -> float:
     return 0.9 * max(1.0, reach / 16.0) if reach >= 1.0 else 0.9 * reach
 
 
-def scales(circuit: Circuit, reach: float, *, tight: bool = False) -> Scales:
+def scales(circuit: Calibrated, reach: float, *, tight: bool = False) -> Scales:
     """Every factor of a circuit's programs for bootstraps with this reach.
 
     The residual stream is carried so that the largest sum of its squares is aim, or, ``tight``, fills the reach: a
@@ -86,7 +100,7 @@ def scales(circuit: Circuit, reach: float, *, tight: bool = False) -> Scales:
     )
 
 
-def _values(circuit: Circuit, aim: float) -> dict[str, float]:
+def _values(circuit: Calibrated, aim: float) -> dict[str, float]:
     out: dict[str, float] = {}
     for stage in circuit.stages:
         if isinstance(stage, Attention):
@@ -99,7 +113,7 @@ def _values(circuit: Circuit, aim: float) -> dict[str, float]:
     return out
 
 
-def _norm(circuit: Circuit, stage: Norm, carried: float, aim: float) -> NormScale:
+def _norm(circuit: Calibrated, stage: Norm, carried: float, aim: float) -> NormScale:
     """The norm of a stream held as x * carried: z = times * sum (x carried)^2, y = gain / sqrt(z), x carried * y."""
     fit = circuit.calibration.norms[stage.name].fit
     times = max(1, math.floor(aim / (fit.hi * carried**2)))

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from heatfhe.records import Calibration
 from heatfhe.sites import Prepared, Tap
 
 # The site that reads a value: what a message names.
@@ -50,17 +52,33 @@ def _as_compared(part: str, value: Tensor) -> Tensor:
     return value
 
 
-def noise_tap(names: Set[str], sigma: float, seed: int, step: int) -> Tap:
-    """A tap that adds Gaussian noise to values (``stages.solved`` names them); the same for equal (seed, step)."""
+class Sizes(Protocol):
+    """How a plan carries values under a calibration, by tap name: (f, power), times f * n^power in a row of length n.
+
+    Training knows no plans, so that its caller passes this in (``planning.Carried``). ``name`` is the parameter set's.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, calibration: Calibration) -> Mapping[str, tuple[float, float]]: ...
+
+
+def noise_tap(carried: Mapping[str, tuple[float, float]], sigma: float, seed: int, step: int) -> Tap:
+    """A tap that adds a refresh's noise to the values carried: sigma as they are carried, the same for equal (seed,
+    step)."""
     mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])  # torch reads 32 bits of a seed on a CPU
     generators: dict[torch.device, torch.Generator] = {}
 
     def tap(name: str, value: Tensor) -> Tensor:
-        if name not in names:
+        if name not in carried:
             return value
         if value.device not in generators:
             generators[value.device] = torch.Generator(value.device).manual_seed(mixed)
         noise = torch.randn(value.shape, generator=generators[value.device], device=value.device, dtype=value.dtype)
-        return value + sigma * noise
+        factor, power = carried[name]
+        if power:
+            noise = noise / torch.arange(1.0, value.shape[-2] + 1, device=value.device)[:, None] ** power
+        return value + (sigma / factor) * noise.to(value.dtype)
 
     return tap

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,12 +19,11 @@ from torch.optim import AdamW, Optimizer
 from heatfhe.errors import ConfigError, TrainingError
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.sites import Prepared, RangeBounds
-from heatfhe.stages import solved
 from heatfhe.training import checkpoint, sharding
 from heatfhe.training.captured import CapturedStep, usable
 from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
-from heatfhe.training.diagnose import first_to_leave, noise_tap
+from heatfhe.training.diagnose import Sizes, first_to_leave, noise_tap
 from heatfhe.training.journal import Journal
 from heatfhe.training.losses import Terms, losses, prior, task_loss
 from heatfhe.training.recipe import Phase, Recipe
@@ -49,7 +48,9 @@ class Run:
     reporter: Reporter = SILENT
     stop: Callable[[], bool] = bool
     sharded: bool = False
+    carried: Sizes | None = None
     optimizer: Optimizer | None = None
+    sizes: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # carried, under this phase's calibration
 
     @property
     def is_main(self) -> bool:
@@ -85,6 +86,9 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
     """Run a phase from the position on; ``resumed`` is the optimizer's state from a checkpoint of this phase."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
     configure(prepared, phase, recipe, position.variances)
+    run.sizes = {}
+    if run.carried is not None and recipe.noise and phase.halting != "none" and prepared.calibration is not None:
+        run.sizes = run.carried(prepared.calibration)
     run.optimizer = make_optimizer(prepared, phase, recipe)
     if resumed is not None:
         checkpoint.restore_optimizer(run.optimizer, resumed)
@@ -232,7 +236,7 @@ def _accumulate(
     sums = torch.zeros(3, device=accelerator.device, dtype=torch.float64)
     for i in range(count):
         part, own = rows[i * size : (i + 1) * size], odd[i * size : (i + 1) * size]
-        with _noise(run, phase), _synced(run, forward, i == count - 1):
+        with _noise(run), _synced(run, forward, i == count - 1):
             terms: Terms = losses(
                 forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update, odd=own
             )
@@ -342,14 +346,13 @@ def _report(run: Run, name: str, phase: Phase, mean: dict[str, float], finite: b
     )
 
 
-def _noise(run: Run, phase: Phase) -> AbstractContextManager[None]:
+def _noise(run: Run) -> AbstractContextManager[None]:
     """The recipe's noise for this micro-batch, other on every process."""
-    if not run.recipe.noise or phase.halting == "none":
+    if not run.sizes:
         return nullcontext()
     accelerator = run.accelerator
     step = run.position.micro_steps * accelerator.num_processes + accelerator.process_index
-    names = solved(run.prepared.architecture.stages)
-    return run.prepared.tapped(noise_tap(names, run.recipe.noise, run.recipe.seed, step))
+    return run.prepared.tapped(noise_tap(run.sizes, run.recipe.noise, run.recipe.seed, step))
 
 
 def _synced(run: Run, forward: nn.Module, last: bool) -> Any:

@@ -102,7 +102,8 @@ class Recipe:
                           predictions and the range loss, not through their tokens (ours; the paper has none).
     ``odd_calibration``   odd windows that every calibration sees beside ``calibration_windows`` of the text, so that no
                           domain ends below what they reach.
-    ``noise``             standard deviation added at every site's input and output in phases two and three (ours).
+    ``noise``             standard deviation added at every site's input and output in phases two and three, as a plan
+                          carries them (``train(carried=...)``; ours).
     ``micro_tokens``      tokens of one forward pass in one process.
     ``precision``         ``bf16`` autocast with float32 solvers, or ``float32``.
     ``validate_every, validate_batches``  held-out loss; a batch holds micro_tokens tokens.

@@ -29,7 +29,7 @@ from heatfhe.stages import Norm
 from heatfhe.training import checkpoint, sharding
 from heatfhe.training.checkpoint import PHASES, Position
 from heatfhe.training.data import Windows, windows_of
-from heatfhe.training.diagnose import first_to_leave
+from heatfhe.training.diagnose import Sizes, first_to_leave
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import window_losses
@@ -79,6 +79,7 @@ def train(
     tensorboard: bool = True,
     argmax: bool = True,
     shard: bool = False,
+    carried: Sizes | None = None,
 ) -> Trained:
     """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
 
@@ -88,7 +89,8 @@ def train(
 
     Started by torchrun it runs in every process, on its share of each batch; with ``shard`` the weights are split over
     them too (FSDP). ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing
-    can be exported.
+    can be exported. A recipe with noise needs ``carried``: the sizes at which the noise meets values
+    (``planning.Carried``).
 
     >>> trained = train(prepare("my-gpt2"), "corpus.txt", folder="out/heat")        # doctest: +SKIP
     >>> sum(trained.iterations.values())                                            # doctest: +SKIP
@@ -104,10 +106,16 @@ def train(
             windows, held_out = windows.split(min(64, max(1, len(windows.rows) // 10)))
     folder = None if folder is None else Path(folder)
     _check(prepared, windows, recipe)
+    if recipe.noise and carried is None:
+        raise ConfigError(
+            "noise has no size by itself: pass train(carried=...), such as planning.Carried, or heat train --noise-set"
+        )
     accelerator = accelerator or _accelerator(recipe)
     _check_launch(accelerator, recipe, shard)
     began = time.monotonic()
     identity = {"model": prepared.fingerprint(), "recipe": recipe.digest, "text": _digest(windows)}
+    if recipe.noise and carried is not None:
+        identity["noise"] = carried.name
     prepared.to(accelerator.device)
     prepared.model.eval()  # no dropout: fine-tuning is short, and every update must be repeatable
     learning = [(p, p.requires_grad) for p in prepared.weights()]
@@ -120,7 +128,7 @@ def train(
     run = Run(
         prepared=prepared, teacher=teacher, windows=windows, held_out=held_out, recipe=recipe, accelerator=accelerator,
         position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop,
-        sharded=shard,
+        sharded=shard, carried=carried,
     )  # fmt: skip
     if shard:
         run.prepared = sharding.sharded(prepared)
