@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from heatfhe.cli import main
 from heatfhe.engine import BootstrapNoise, ClearEngine, Conversation, Runner, key_request
 from heatfhe.engine.arrays import Arrays, arrays_on
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
@@ -115,6 +118,49 @@ def test_an_unknown_device_and_a_missing_library_are_said() -> None:
     except ModuleNotFoundError:
         with pytest.raises(MissingExtraError, match="the clear engine on a GPU"):
             ClearEngine(clear_params(16), device="cuda")
+
+
+COMMANDS = (
+    ["drift", "--sigma", "1e-4", "--windows", "2", "--seeds", "2", "--positions", "3"],
+    ["evaluate", "--windows", "2", "--positions", "3", "--free", "2"],
+)
+
+
+def fidelities(folder: Path, command: list[str], device: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What a command says of fidelity."""
+    name, *options = command
+    assert main([name, str(folder), "--params", "insecure-openfhe-11", *options, "--device", device, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = (body if name == "drift" else body["evaluations"])[0]["fidelity"]
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_take_the_device_to_the_engine(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CIRCUIT.save(tmp_path / "tiny")
+    wanted = fidelities(tmp_path / "tiny", command, "cpu", capsys)
+    asked: list[Far] = []
+
+    def arrays(device: str) -> Arrays:
+        if device == "cpu":  # a keyring's
+            return Arrays()
+        asked.append(Far())
+        return asked[-1]
+
+    monkeypatch.setattr("heatfhe.engine.clear.arrays_on", arrays)
+    assert fidelities(tmp_path / "tiny", command, "cuda", capsys) == wanted
+    assert [far.moved["put"] > 0 for far in asked] == [True]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_on_a_gpu(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CIRCUIT.save(tmp_path / "tiny")
+    found, wanted = (fidelities(tmp_path / "tiny", command, device, capsys) for device in ("cuda", "cpu"))
+    assert found["kl_by_position"] == pytest.approx(wanted["kl_by_position"], abs=1e-10)
+    assert found["top1"] == wanted["top1"]
 
 
 @pytest.mark.gpu
