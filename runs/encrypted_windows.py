@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.cli.bench_engine import add_clock_argument, clock_of, open_engine
+from heatfhe.cli.bench_engine import add_clock_argument, clock_of
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
-from heatfhe.client import load_keyring
+from heatfhe.client import load_keyring, open_engine
 from heatfhe.engine import ClearEngine, NoiseTable, describe_machine, key_request
 from heatfhe.evaluation import sample_windows
 from heatfhe.evaluation.encrypted import Endpoint, Evaluation, decode_windows, judge

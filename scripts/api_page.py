@@ -28,6 +28,16 @@ def public(room: str) -> list[str]:
     return []
 
 
+def top_level() -> dict[str, list[str]]:
+    """Names that ``heatfhe`` itself gives out, by the room they come from."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse((SOURCE / "__init__.py").read_text())):
+        home = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+        if isinstance(node, ast.ImportFrom) and home.startswith("heatfhe.") and home != "heatfhe.doors":
+            found.setdefault(home.split(".")[1], []).extend(alias.name for alias in node.names)
+    return found
+
+
 def renamed(room: str) -> dict[str, str]:
     """Public name to the name it has where it is written."""
     tree = ast.parse((SOURCE / room / "__init__.py").read_text())
@@ -82,9 +92,14 @@ def quoted(doc: str) -> list[str]:
 def page() -> str:
     """The whole page."""
     lines = ["# API", "", "Made from docstrings by `make docs`; do not edit. Names not listed here are private.", ""]
-    lines += ["The verbs, importable from `heatfhe` itself: `prepare`, `calibrate`, `train`, `export`, `plan`, `run`;"]
-    lines += ["also `restore`, `Circuit` and `Client`. They are resolved on first use.", ""]
+    lines += ["- [heatfhe](#heatfhe)"]
     lines += [f"- [heatfhe.{room}](#heatfhe{room})" for room in ROOMS] + [""]
+    lines += ["## heatfhe", "", *quoted(ast.get_docstring(ast.parse((SOURCE / "__init__.py").read_text())) or "")]
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    for room, names in top_level().items():
+        known = definitions(room)
+        for name in names:
+            lines += entry(name, *next(w for w in known[name] if isinstance(w[1], kinds)))
     for room in ROOMS:
         doc = ast.get_docstring(ast.parse((SOURCE / room / "__init__.py").read_text())) or ""
         lines += [f"## heatfhe.{room}", "", doc, ""]

@@ -196,6 +196,10 @@ class Calibration:
     argmax: ArgmaxCalibration | None = None
     magnitudes: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{family} {count}" for family, count in self.iterations().items())
+        return f"Calibration(iterations: {counts}; tolerance {self.tolerance:g}, context {self.context})"
+
     def domains(self) -> dict[str, tuple[float, float]]:
         """Where the input of every approximation may lie, by the name a tap sees it under.
 

@@ -22,13 +22,13 @@ from tests.gpt2_tiny import tiny_gpt2
 TEXT = "<|endoftext|>".join("the cat sat on the mat and the dog ran to the cat. " * 60 for _ in range(16))
 
 
-def own_model(folder: Path, context: int) -> Path:
+def own_model(folder: Path, context: int, width: int = 36) -> Path:
     """A checkpoint as its owner has it: three heads, a width that is no power of two, its tokenizer beside it."""
     from tokenizers import ByteLevelBPETokenizer
 
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator([TEXT], vocab_size=270, special_tokens=["<|endoftext|>"], show_progress=False)
-    tiny_gpt2(1, layers=1, width=24, heads=3, n_positions=context, vocab_size=bpe.get_vocab_size()).save_pretrained(
+    tiny_gpt2(1, layers=1, width=width, heads=3, n_positions=context, vocab_size=bpe.get_vocab_size()).save_pretrained(
         folder / "my-gpt2"
     )
     bpe.save(str(folder / "my-gpt2" / "tokenizer.json"))
@@ -108,6 +108,9 @@ def test_contexts_are_refused_before_training_with_their_option(
 ) -> None:
     words = (place / "my-gpt2", "--text", place / "corpus.txt", "-o", tmp_path / "out")
     assert "(--context)" in refused(monkeypatch, capsys, *words, "--context", 65)
+    thin = own_model(tmp_path / "narrow", 128, width=24)  # heads of width 8: no plan holds more than 64 positions
+    narrow = (thin / "my-gpt2", "--text", place / "corpus.txt", "-o", tmp_path / "out")
+    assert "ask for a context of at most 64 (--context)\n" in refused(monkeypatch, capsys, *narrow)
     (tmp_path / "short.txt").write_text("the cat")
     short = (place / "my-gpt2", "--text", tmp_path / "short.txt", "-o", tmp_path / "out")
     assert "shorter --context" in refused(monkeypatch, capsys, *short)
@@ -133,3 +136,46 @@ def test_a_run_that_ends_with_more_iterations_than_it_began_with_says_so(
     told = " ".join(capsys.readouterr().err.split())
     assert "iterations were learned, more than the" in told
     assert "(--share, --updates)" in told
+
+
+def test_python_takes_names_and_any_text(place: Path, tmp_path: Path) -> None:
+    """A file, a list of strings and a dataset give the same windows; model, recipe and folder are named."""
+    import datasets
+
+    import heatfhe
+    from heatfhe.errors import ConfigError, DataError
+
+    documents = [d for d in TEXT.split("<|endoftext|>") if d]
+    rows = datasets.Dataset.from_dict({"text": documents})
+    found = []
+    for text in (str(place / "corpus.txt"), documents, rows):
+        prepared = heatfhe.prepare(str(place / "my-gpt2"))
+        quick = training.recipe("tiny").adjusted(context=32, updates=4, batch=2)
+        trained = heatfhe.train(prepared, text, quick, folder=str(tmp_path / f"run{len(found)}"))
+        circuit = heatfhe.export(prepared, trained.calibration, str(tmp_path / f"circuit{len(found)}"))
+        assert circuit.encode("the cat")  # its tokenizer came along
+        assert circuit.shape.context == 32
+        assert len(repr(trained)) < 1000
+        found.append(circuit.digest)
+    assert len(set(found)) == 1
+    prepared = heatfhe.prepare(str(place / "my-gpt2"))
+    with pytest.raises(ConfigError, match="unknown recipe 'large'"):
+        heatfhe.train(prepared, documents, "large")
+    with pytest.raises(DataError, match="document 1: expected a string"):
+        heatfhe.train(prepared, ["a", 3], "tiny")
+    with pytest.raises(DataError, match=r"several splits \(train\)"):
+        heatfhe.train(prepared, datasets.DatasetDict(train=rows), "tiny")
+    with pytest.raises(ConfigError, match="give tokenizer="):
+        heatfhe.train(heatfhe.prepare(tiny_gpt2(1)), documents, "tiny")
+
+
+def test_a_recipe_is_adjusted_in_its_own_proportions() -> None:
+    base = training.recipe("default-model")
+    made = base.adjusted(context=64, updates=1040, lr=1e-3, batch=8)
+    assert made.context == 64
+    assert made.updates == 2 * base.updates == 1040
+    assert [p.updates for p in made.phases.values()] == [180, 560, 300]
+    assert {p.tokens_per_update for p in made.phases.values()} == {8 * 64}
+    assert [p.lr / q.lr for p, q in zip(made.phases.values(), base.phases.values())] == pytest.approx([5.0] * 3)
+    assert base.adjusted(context=100).squeeze.tokens_per_update == 41 * 100  # as near 4096 as whole windows allow
+    assert base.adjusted() == base

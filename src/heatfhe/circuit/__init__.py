@@ -4,7 +4,7 @@
 from heatfhe.circuit.circuit import Circuit, Generation
 from heatfhe.circuit.fold import Folded, FoldedLinear
 from heatfhe.circuit.forward import Cache, Tap, embed, forward, one_hot
-from heatfhe.circuit.show import show
+from heatfhe.circuit.show import facts_table, show
 
 __all__ = [
     "Cache",
@@ -14,6 +14,7 @@ __all__ = [
     "Generation",
     "Tap",
     "embed",
+    "facts_table",
     "forward",
     "one_hot",
     "show",

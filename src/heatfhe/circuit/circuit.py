@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.circuit import store
+from heatfhe.assets import default_circuit
+from heatfhe.circuit import hub, store
 from heatfhe.circuit.fold import Folded, fold
 from heatfhe.circuit.forward import Cache, Rows, Tap, embed, forward, no_tap, one_hot
+from heatfhe.circuit.show import facts_table
 from heatfhe.circuit.spec import check
 from heatfhe.errors import ConfigError, DataError
 from heatfhe.records import FAINT_LEADER, Calibration
@@ -60,6 +62,26 @@ class Circuit:
     calibration: Calibration
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Circuit({', '.join(f'{k} {v}' for k, v in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts_table(f"Circuit {self.name}", self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """The circuit in a few words, for people."""
+        s = self.shape
+        return {
+            "name": self.name,
+            "layers": s.layers,
+            "width": s.width,
+            "heads": s.heads,
+            "vocabulary": s.vocabulary,
+            "context": s.context,
+            "iterations": sum(self.calibration.iterations().values()),
+            "digest": self.digest[:12],
+        }
 
     def __post_init__(self) -> None:
         check(self.stages, self.weights, self.shape, self.calibration)
@@ -149,3 +171,20 @@ class Circuit:
     def load(cls, folder: str | Path) -> Circuit:
         """Read a directory; refuses truncated, altered or foreign ones."""
         return cls(**store.load(folder))
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *, revision: str | None = None, token: str | None = None) -> Circuit:
+        """A circuit by its directory, its name on the Hugging Face hub, or 'default' and 'default-calibrated'.
+
+        >>> Circuit.from_pretrained("somebody/stories-heat")          # doctest: +SKIP
+        """
+        if name in ("default", "default-calibrated"):
+            return cls.load(default_circuit("heat" if name == "default" else "calibrated"))
+        return cls.load(name if Path(name).is_dir() else hub.fetched(str(name), revision, token))
+
+    def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None) -> str:
+        """Publish the circuit as a model of the Hugging Face hub, made if need be; returns its address there.
+
+        >>> circuit.push_to_hub("somebody/stories-heat", private=True)   # doctest: +SKIP
+        """
+        return hub.pushed(self, name, private=private, token=token)

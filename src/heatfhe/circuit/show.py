@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
-from heatfhe.circuit.circuit import Circuit
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
 from heatfhe.stages import Activation, Attention, Norm
+
+if TYPE_CHECKING:
+    from heatfhe.circuit.circuit import Circuit
 
 
 def show(circuit: Circuit) -> str:
@@ -33,3 +39,9 @@ def show(circuit: Circuit) -> str:
         reads = ", ".join(stage.inputs) or "tokens"
         lines.append(f"{stage.writes} = {type(stage).__name__.lower()}({reads}){detail}")
     return "\n".join(lines) + "\n"
+
+
+def facts_table(title: str, facts: Mapping[str, Any]) -> str:
+    """Facts by name as HTML, as a notebook shows them."""
+    rows = (f"<tr><th>{escape(str(k))}</th><td>{escape(str(v))}</td></tr>" for k, v in facts.items())
+    return f"<table><caption>{escape(title)}</caption>{''.join(rows)}</table>"

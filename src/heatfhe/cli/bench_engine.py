@@ -11,17 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
-from heatfhe.client import load_keyring
-from heatfhe.engine import (
-    Engine,
-    KeyRequest,
-    Keyring,
-    MemoryKeys,
-    describe_machine,
-    load_engine,
-    measure_costs,
-    measure_request,
-)
+from heatfhe.client import open_engine
+from heatfhe.engine import Engine, describe_machine, measure_costs, measure_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import preset
 
@@ -31,7 +22,6 @@ EXAMPLES = (
     "  heat bench-engine native --params insecure-native-11 --periods 8,64 --levels 1,4,8\n"
 )
 DEVICES = ("cpu", "cuda")
-GPU_CACHE = 16 << 30  # plaintexts of a measurement at every level
 DEFAULT_PARAMS = {"openfhe": "insecure-openfhe-11", "native": "insecure-native-11", "clear": "insecure-openfhe-11"}
 
 
@@ -117,32 +107,6 @@ def hardware_of(engine: Engine[Any], args: argparse.Namespace) -> str:
     if args.device == "cuda":
         return f"{getattr(engine, 'device_name', 'cuda')}; host: {describe_machine(args.threads)}"
     return describe_machine(args.threads) + (", processor time" if getattr(args, "processor_time", False) else "")
-
-
-def open_engine(
-    name: str, request: KeyRequest, *, threads: int = 1, device: str = "cpu"
-) -> tuple[Keyring, Engine[Any]]:
-    """A throwaway keyring and an engine with its keys, both in this process."""
-    if device != "cpu" and name != "native":
-        raise ConfigError(f"the {name} engine runs on the CPU; --device {device} is for the native engine")
-    if request.params.engine != name and name != "clear":
-        raise ConfigError(f"{request.params.name} is a set of the {request.params.engine} engine, not of {name}")
-    options: dict[str, Any] = {"threads": threads} if name in ("openfhe", "native") else {}
-    if name == "native":
-        from heatfhe.client import NativeKeyring
-
-        options["device"] = device
-        if device == "cuda":
-            options["cache_bytes"] = GPU_CACHE
-        native = NativeKeyring(request, device=device, threads=threads)
-        return native, load_engine(name)(request, MemoryKeys(dict(native.evaluation_keys())), **options)
-    ring = load_keyring(name)(request)
-    if name == "openfhe":
-        from heatfhe.client import OpenFHEKeyring
-
-        assert isinstance(ring, OpenFHEKeyring)
-        return ring, load_engine(name)(request, ring.process_keys(), **options)
-    return ring, load_engine(name)(request, MemoryKeys(dict(ring.evaluation_keys())), **options)
 
 
 def _integers(option: str, text: str) -> list[int]:

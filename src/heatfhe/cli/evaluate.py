@@ -16,11 +16,10 @@ from heatfhe.cli.bench_engine import (
     add_clock_argument,
     add_device_argument,
     clock_of,
-    open_engine,
 )
 from heatfhe.cli.console import Console, warn_exceeded
 from heatfhe.cli.model_source import circuit_folder, circuit_tokens
-from heatfhe.client import load_keyring
+from heatfhe.client import load_keyring, open_engine
 from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import Endpoint, Evaluation, FreeRun, evaluate, free_running, sample_windows, text_rows

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 
-from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_engine_arguments, hardware_of, open_engine
+from heatfhe.cli.bench_engine import DEFAULT_PARAMS, add_engine_arguments, hardware_of
 from heatfhe.cli.console import Console
+from heatfhe.client import open_engine
 from heatfhe.engine import NOISE_MAGNITUDES, NOISE_PERIODS, measure_noise, noise_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import preset

@@ -14,6 +14,7 @@ from heatfhe.cli.model_source import NOISE_SET, add_model, carried_in, load_text
 from heatfhe.errors import ConfigError
 from heatfhe.models import encoder
 from heatfhe.odd import beside, some_of
+from heatfhe.planning import Packing
 
 HELP = """Fine-tune a model with HEAT (or an ablation of it) and export the circuit.
 
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prepared = prepare(folder)
     shape = prepared.architecture.shape
     chosen = fitting(shape, args.recipe, args.solver, context=args.context)
+    Packing(replace(shape, context=chosen.context), 1 << 20, chosen.context)  # no ring holds more than it says
     if any(value is not None for value in (args.updates, args.lr, args.batch)):
         chosen = chosen.adjusted(updates=args.updates, lr=args.lr, batch=args.batch)
     chosen = replace(preset(args.preset, chosen), seed=args.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heatfhe.client.alone import generate, open_engine
 from heatfhe.client.client import Client
 from heatfhe.client.home import client_folder
 from heatfhe.client.local import local_server
@@ -41,8 +42,10 @@ __all__ = [
     "check_config",
     "client_folder",
     "create_proxy",
+    "generate",
     "load_keyring",
     "local_server",
+    "open_engine",
 ]
 
 

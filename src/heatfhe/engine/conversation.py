@@ -115,6 +115,16 @@ def run(
     ``inputs`` are the text's tokens, each as engine values in the plan's layout; they are taken when their turn comes.
     logits: the logits after every input. generate: the inputs but the last fill the cache, then come ``count`` one-hot
     rows, each the input of the next. ``recorded`` is that of a Runner.
+
+    >>> import heatfhe
+    >>> circuit = heatfhe.Circuit.from_pretrained("default")
+    >>> made = heatfhe.plan(circuit, "insecure-native-12", context=4, programs=["logits"], placement="greedy")
+    >>> engine = heatfhe.engine.ClearEngine(made.params, lenient=True)    # a real one is opened with a client's keys
+    >>> x = engine.value(made.packing.pack_residual(circuit.folded.token[5]), made.program("logits").inputs["x"].level)
+    >>> parts = next(heatfhe.run(made, circuit, engine, [[x]], program="logits"))
+    >>> logits = made.packing.unpack_vocabulary([part.slots for part in parts])
+    >>> bool(abs(logits - circuit.run([5])[0]).max() < 1e-6)
+    True
     """
     if program not in (ProgramName.GENERATE, ProgramName.LOGITS):
         raise ConfigError(f"run gives logits or generated tokens, not {program!r}; use a Conversation for other steps")

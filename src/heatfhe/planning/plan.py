@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from heatfhe.circuit import Circuit
+from heatfhe.circuit import Circuit, facts_table
 from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.files import json_digest, read_record, write_json
@@ -46,6 +46,29 @@ class Plan:
     placement: str
     cost: str
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Plan({', '.join(f'{k} {v}' for k, v in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts_table(f"Plan of {self.name}", self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """The plan in a few words, for people."""
+        made = {
+            name: f"{len(p.steps)} steps, {len(p.bootstraps())} bootstraps, {p.predicted_seconds:.3g} s"
+            for name, p in self.programs.items()
+        }
+        secure = self.params.security_bits
+        return {
+            "circuit": self.name,
+            "params": self.params.name,
+            "security": f"{secure} bits" if secure else "none",
+            "context": self.context,
+            **made,
+            "rotations": len(self.rotations),
+            "digest": self.digest[:12],
+        }
 
     def __post_init__(self) -> None:
         unknown = set(self.programs) - set(ProgramName)

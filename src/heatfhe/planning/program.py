@@ -115,6 +115,9 @@ class Program:
     outputs: Mapping[str, Port]
     predicted_seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"Program({self.name}: {len(self.steps)} steps, {len(self.bootstraps())} bootstraps)"
+
     def last_use(self) -> dict[int, int]:
         """Index of the last step that reads each value; outputs are never freed."""
         last = {a: i for i, step in enumerate(self.steps) for a in step.args}

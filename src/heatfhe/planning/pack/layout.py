@@ -61,8 +61,8 @@ class Packing:
         if self.m > self.dh:
             raise PlanError(
                 f"a cache of {self.context} positions needs {self.m} residue classes and the head has {self.dh}; "
-                f"use at least {2 * self.slots * self.m // self.dh} as ring dimension "
-                f"or a context of at most {self.t * self.dh}"
+                f"ask for a context of at most {self.t * self.dh} (--context)"
+                + (f", or a ring of dimension {2 * self.slots * self.m // self.dh}" if self.n == self.slots else "")
             )
 
     @property
