@@ -354,6 +354,7 @@ def main() -> int:
     if importlib.util.find_spec("torch") is not None:
         print("  make demo SHARE=0.5                    half the training: what does that cost?")
     print("  make demo ENGINE=openfhe               the same on OpenFHE, where it loads")
+    print("  scripts/heat generate --local 'The little dog'      any command, without installing it")
     print("  docs/tutorial.md                       your own model, in five commands")
     return 0
 

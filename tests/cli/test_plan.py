@@ -29,10 +29,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_plan_prints_and_writes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "tiny.plan"
-    assert main(["plan", str(folder), "--params", PARAMS, "-o", str(out)]) == 0
+    assert main(["plan", str(folder), "--params", PARAMS, "--rotations", "-o", str(out)]) == 0
     text = capsys.readouterr().out
     for word in ("NO SECURITY", "layernorm", "argmax", "key switches", "rotations:", "levels along", "hatched"):
         assert word in text
+    *_, generate, prompt, wrote, follow = text.splitlines()  # what is read first stands last
+    assert "pt, masks, ct*ct: products with weights" in text
+    assert generate.startswith("one generate step: ")
+    assert "bootstraps" in generate
+    assert prompt.startswith("one prompt step: ")
+    assert wrote == f"wrote {out}"
+    assert follow == f"next: heat serve {folder} --plan {out} --folder served --insecure"
     made = Plan.load(out)
     assert set(made.programs) == {"generate", "prompt"}
     assert made.circuit == tiny_circuit().digest

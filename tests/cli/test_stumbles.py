@@ -7,17 +7,25 @@ Terminals are in test_terminal.py, training in test_own_model.py, the proxy in t
 from __future__ import annotations
 
 import http.server
+import math
+import os
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from heatfhe.cli import main
-from heatfhe.planning import Plan
-from tests.server.serving import joined, save_model, served_circuit
+import heatfhe
+from heatfhe.cli import GROUPS, _command, main
+from heatfhe.client import Client, Sampler
+from heatfhe.errors import ConfigError, HeatError
+from heatfhe.planning import Plan, plan
+from tests.server.serving import PARAMS, ROOT, joined, save_model, served_circuit
 from tests.test_docs_commands import certificate
 from tests.tiny import narrowed
 
@@ -118,3 +126,75 @@ def test_a_server_finds_missing_certificates_before_it_plans(tmp_path: Path) -> 
         assert said in done.stderr
         assert done.stderr.count("\n") == 1
     assert not (tmp_path / "served" / "plans").exists()
+
+
+def test_an_interrupted_question_says_how_its_answer_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_args: object) -> int:
+        raise KeyboardInterrupt
+
+    for command, said in (("generate", "--resume"), ("train", "last checkpoint"), ("doctor", "begin anew")):
+        module = import_module(f"heatfhe.cli.{command}")
+        monkeypatch.setattr(module, "run", interrupted)
+        words = {"generate": ["w1"], "train": ["default", "-o", str(tmp_path)], "doctor": []}[command]
+        code, line = heat(capsys, command, *words)
+        assert code == 130
+        assert said in line
+    assert "start the same command again" not in heat(capsys, "generate", "w1")[1]  # it would begin anew
+
+
+def test_a_refused_question_leaves_no_session(tmp_path: Path) -> None:
+    source = save_model(tmp_path / "model")
+    with joined(source, tmp_path, max_steps=2) as there, there.client() as client:
+        with pytest.raises(HeatError, match="steps"):
+            client.generate([1, 2], 3)
+        assert client.sessions() == []
+        with pytest.raises(HeatError):
+            list(client.stream([1, 2], 3, interactive=False))
+        assert client.sessions() == []
+
+
+def test_a_plan_samples_at_the_temperature_its_circuit_states(tmp_path: Path) -> None:
+    source = save_model(tmp_path / "model")
+    warm = served_circuit(temperature=6.0)  # more noise than its logits are large
+    warm.save(source.circuit)
+    made = plan(warm, PARAMS, programs=("generate", "prompt", "sample"), placement="greedy")
+    assert made.notes["noise"] == pytest.approx(6.0 * (math.log(64) + 7))
+    made.save(source.plan)
+    with joined(source, tmp_path) as there, there.client() as client:
+        assert client.config.max_temperature == pytest.approx(6.0)
+        assert len(client.generate([1, 2], 2, sampler=Sampler(temperature=5.9)).tokens) == 2
+        with pytest.raises(ConfigError, match=r"exceeds 6,.*top_p below 1 through heat proxy"):
+            client.check([1, 2], 2, sampler=Sampler(temperature=6.5))
+
+
+def test_advice_names_options_that_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, line = heat(capsys, "sessions")
+    assert (code, "--local" in line) == (1, False)
+    assert "--local" in heat(capsys, "generate", "w1")[1]
+    source = save_model(tmp_path / "model")
+    with joined(source, tmp_path) as there:
+        stranger = Client("http://joined", token="heat_wrong", transport=there.transport, folder=tmp_path / "keys")
+        with stranger, pytest.raises(HeatError, match="does not know this token; check --token-file") as refused:
+            stranger.models()
+    assert "Authorization" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [name for group in GROUPS.values() for name in group])
+def test_every_option_has_help_and_says_its_default(name: str) -> None:
+    parser = _command(name, import_module(f"heatfhe.cli.{name.replace('-', '_')}"))
+    shown = " ".join(parser.format_help().split())
+    for action in parser._actions:
+        assert action.help, f"heat {name} {action.dest} has no help"
+        if action.nargs != 0 and isinstance(action.default, (int, float)) and action.default is not None:
+            assert f"default {action.default}" in shown or "default" in action.help, f"heat {name} {action.dest}"
+
+
+def test_the_package_is_the_command(tmp_path: Path) -> None:
+    for command in ([sys.executable, "-m", "heatfhe"], [str(ROOT / "scripts" / "heat")]):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, env=environment, check=False)
+        assert done.stdout == f"heatfhe {heatfhe.__version__}\n", done.stderr

@@ -59,14 +59,15 @@ def word_tokenizer() -> bytes:
     return tokenizer.to_str().encode()
 
 
-@lru_cache(maxsize=2)
-def served_circuit(layers: int = 1) -> Circuit:
-    """The circuit the tests serve: three rounds of argmax, for sampling up to temperature 2."""
+@lru_cache(maxsize=3)
+def served_circuit(layers: int = 1, temperature: float = 2.0) -> Circuit:
+    """The circuit the tests serve: three rounds of argmax, for sampling up to a temperature."""
     circuit, rng = tiny_circuit(layers=layers), np.random.default_rng(0)
     tokens = rng.integers(0, circuit.shape.vocabulary, (24, circuit.shape.context))
     logits = circuit.run(tokens).reshape(-1, circuit.shape.vocabulary)
-    rows = np.concatenate([row + [0.0 * row, *(gumbel_noise(rng, row.size, t) for t in (1.0, 2.0))] for row in logits])
-    argmax = ArgmaxCalibration(schedule=fit_schedule(rows, powers=(3, 3, 3)), temperature=2.0)
+    noisy = (temperature / 2, temperature)
+    rows = np.concatenate([row + [0.0 * row, *(gumbel_noise(rng, row.size, t) for t in noisy)] for row in logits])
+    argmax = ArgmaxCalibration(schedule=fit_schedule(rows, powers=(3, 3, 3)), temperature=temperature)
     calibration = replace(circuit.calibration, argmax=argmax)
     return replace(circuit, calibration=calibration, tokenizer={"tokenizer.json": word_tokenizer()})
 

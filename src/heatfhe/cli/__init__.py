@@ -45,11 +45,11 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 EXIT_CODES = """exit codes:
   0  done
-  1  the work failed: an error of heatfhe's own, its last words say what to do
-  2  the command line is wrong
+  1  the command failed; the error message says what to do
+  2  the command line cannot be read
   3  an optional package is missing
-  4  server and client do not agree (version, digest, size)
-  130  interrupted; nothing is lost"""
+  4  the server cannot be used: not reached, not trusted, or it refused
+  130  interrupted; the last line says how to go on"""
 EXAMPLES = """examples:
   heat doctor                                              what works on this machine
   heat train my-gpt2 --text corpus.txt -o out/mine         model owner: learn shallow solvers
@@ -67,6 +67,15 @@ EXTRAS = {
     "cryptography": "native", "fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe",
 }  # fmt: skip
 """The extra that brings an optional package."""
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Every option that takes a value says its default."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        plain = action.nargs == 0 or action.default in (None, argparse.SUPPRESS, "") or action.default == []
+        return text if plain or "default" in text else f"{text} (default %(default)s)".strip()
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,13 +105,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
-    console = Console(quiet="--quiet" in arguments, as_json="--json" in arguments)
+    console, module = Console(quiet="--quiet" in arguments, as_json="--json" in arguments), None
     try:
         module = import_module(f"heatfhe.cli.{name.replace('-', '_')}")
         code: int = module.run(_command(name, module).parse_args(arguments), console)
         return code
     except KeyboardInterrupt:
-        print("interrupted; start the same command again to go on", file=sys.stderr)
+        print(f"interrupted; {getattr(module, 'INTERRUPTED', 'start it again to begin anew')}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 0
@@ -131,7 +140,7 @@ def _command(name: str, module: Any) -> Parser:
         prog=f"heat {name}",
         description=module.HELP,
         epilog=f"examples:\n{module.EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
     )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts instead of text")
     parser.add_argument("--quiet", action="store_true", help="no text and no progress")

@@ -28,11 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, metavar="T", help="tokens of a window (default: the model's context)")
     parser.add_argument("--windows", type=int, default=128, help="windows of the context length to watch (default 128)")
     parser.add_argument("--batch", type=int, default=1, help="windows per forward pass")
-    parser.add_argument("--tolerance", type=float, default=1e-4)
-    parser.add_argument("--rule", choices=("per-site", "joint"), default="per-site")
-    parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="largest relative error of a solver")
     parser.add_argument(
-        "--margin", type=float, default=1.2, help="how much wider than seen a domain is where it must be"
+        "--rule",
+        choices=("per-site", "joint"),
+        default="per-site",
+        help="how counts are found: each site alone, or all together",
+    )
+    parser.add_argument(
+        "--solver", choices=("plain", "relaxed"), default="plain", help="the paper's, or ours with fewer iterations"
+    )
+    parser.add_argument(
+        "--margin", type=float, default=1.2, help="widen each domain beyond the observed range by this factor"
     )
     parser.add_argument(
         "--delta-2", type=int, help="fix every softmax's refinement factor (default: cheapest per block)"

@@ -22,6 +22,7 @@ EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --seeds 0,1,2 --processes 16
 """
 SIGMA = 1.7e-4
+INTERRUPTED = "start the same command again; finished rows are kept"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

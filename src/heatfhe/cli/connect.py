@@ -58,7 +58,8 @@ def connect(args: argparse.Namespace, console: Console) -> Iterator[Client]:
             url, token = server.url, server.token
         else:
             if not args.server:
-                raise ConfigError("which server? give --server URL, or --local to run one on this machine")
+                also = ", or --local to run one on this machine" if hasattr(args, "local") else ""
+                raise ConfigError(f"which server? give --server URL{also}")
             url, token, insecure = args.server, read_bearer(args), args.insecure
         yield stack.enter_context(
             Client(

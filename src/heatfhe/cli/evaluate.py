@@ -33,6 +33,7 @@ EXAMPLES = (
     "  heat evaluate default --text story.txt --windows 4 --positions 16\n"
     "  heat evaluate default --engine openfhe --free 4 --prompt 'Once upon a time'\n"
 )
+INTERRUPTED = "start the same command again; with -o, finished windows are kept"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,10 @@ EXAMPLES = """  heat generate --local --tokens 8 "Once upon a time"
   heat generate --local --interactive --temperature 0.8 --top-p 0.9 "Once upon a time"
   heat generate --server https://fhe.example --token-file token.txt --resume
 """
+INTERRUPTED = (
+    "the server goes on with it: the same command with --resume instead of the prompt reads the answer, "
+    "heat sessions --delete-all drops it"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ EXAMPLES = """  heat keygen --server https://fhe.example --token-file token.txt
   heat keygen --server https://fhe.example --token-file token.txt --upload
   heat keygen --server https://fhe.example --token-file token.txt --price
 """
+INTERRUPTED = "start the same command again; what was uploaded stays"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from heatfhe.cli.model_source import circuit_folder
 from heatfhe.errors import EngineError, MissingExtraError
 from heatfhe.planning import (
     ALGORITHMS,
+    CostTable,
     OperatorTally,
     Plan,
     ProgramName,
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_device_argument(parser, "whose prices to plan with, where no --costs are given: cpu (default) or cuda")
     parser.add_argument("--compare", action="store_true", help="run every placement and show them side by side")
+    parser.add_argument("--rotations", action="store_true", help="list the rotations that need keys")
     parser.add_argument("-o", "--out", type=Path, metavar="PLAN", help="write the plan to this file")
 
 
@@ -72,7 +74,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.out is not None:
         made.save(args.out)
     found = {name: tally(made, name, table) for name in made.programs}
-    console.print(f"{circuit.name} on {params.name}: {params.levels} levels, {params.slots} slots")
+    console.print(
+        f"{circuit.name} on {params.name}: {params.levels} levels, {params.slots} slots, {made.context} positions"
+    )
     console.print(f"security: {params.security_claim}")
     if params.engine == "openfhe":
         console.print(f"OpenFHE's own: {_openfhe_answer(params)}")
@@ -93,11 +97,35 @@ def run(args: argparse.Namespace, console: Console) -> int:
     keys = f"{len(made.rotations)} rotations, {len(made.bootstrap_periods)} bootstrap periods"
     console.print(f"\nkeys: {keys}, about {key_bytes(made) / 2**20:.0f} MiB")
     console.print(f"encoded weights of one {names[0]} step: {weight_bytes(made, names[0]) / 2**20:.0f} MiB")
-    console.print("rotations: " + " ".join(str(k) for k in made.rotations))
-    if args.out is not None:
-        console.print(f"wrote {args.out}")
+    if args.rotations:
+        console.print("rotations: " + " ".join(str(k) for k in made.rotations))
+    console.print(f"\n{LEGEND}")
+    _summary(console, args, made, found, table)
     console.json(_json(made, found) | {"prices": {"table": table.name, "hardware": table.hardware}})
     return 0
+
+
+def _summary(
+    console: Console,
+    args: argparse.Namespace,
+    made: Plan,
+    found: dict[str, dict[str, OperatorTally]],
+    table: CostTable,
+) -> None:
+    """What a token costs and what to do next, at the end, where it is read."""
+    for name, rows in found.items():
+        total = _total(rows)
+        console.print(
+            f"one {name} step: {total.seconds:.3g} {table.unit}, {total.bootstraps} bootstraps, {total.levels} levels, "
+            f"by the prices of {table.name}"
+        )
+    if args.out is not None:
+        console.print(f"wrote {args.out}")
+        toy = "" if made.params.security_bits else " --insecure"
+        follow = f"heat serve {args.circuit} --plan {args.out} --folder served{toy}"
+    else:
+        follow = f"heat plan {args.circuit} --params {args.params} -o my.plan"
+    console.print(f"next: {follow}")
 
 
 def _openfhe_answer(params: Params) -> str:
@@ -112,6 +140,9 @@ def _openfhe_answer(params: Params) -> str:
     return f"128 bits want ring dimension {asked} for this chain; {params.ring_dimension} {enough}"
 
 
+LEGEND = """full, sparse, paired: bootstraps of all slots, of few, and of two values at once   levels: spent in all
+pt, masks, ct*ct: products with weights, with 0 and 1, of two ciphertexts   hoisted, rot: rotations, sharing or not
+key switches: what products of ciphertexts and rotations cost most   seconds: predicted, in the unit of the prices"""
 _HEADERS = (
     "operator", "full", "sparse", "paired", "levels", "pt", "masks", "ct*ct", "hoisted", "rot", "key switches",
     "seconds",

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params", default="insecure-native-12", help="plan every circuit for this set, or 'none'")
     parser.add_argument("--costs", help="cost table of the predictions: a name or a .json file")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="also write figures as PNG (needs matplotlib)")
-    parser.add_argument("--title", default="heatfhe report")
+    parser.add_argument("--title", default="heatfhe report", help="heading of the page")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tight", action="store_true", help="as in heat plan, when planning here")
     parser.add_argument("--name", help="the model's name for clients (default: the circuit's)")
     parser.add_argument("--folder", type=Path, required=True, help="where keys, sessions and jobs are kept")
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8443, help="0 picks a free one")
-    parser.add_argument("--tls-cert", metavar="FILE")
-    parser.add_argument("--tls-key", metavar="FILE")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate in PEM; any --host but this machine needs it")
+    parser.add_argument("--tls-key", metavar="FILE", help="its private key in PEM")
     parser.add_argument(
         "--plain-http", action="store_true", help="no TLS here: something in front of this server has it"
     )

@@ -30,6 +30,7 @@ EXAMPLES = """  heat train default -o out/heat
 """
 STRESSED = 8  # odd windows of each kind that a finished circuit is shown
 CARD = ("windows", "positions", "diverged", "outside", "faint")  # what its card keeps of them
+INTERRUPTED = "start the same command again to go on from its last checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,10 @@ from heatfhe.wire import Refusal, strict_json
 
 AGAIN = frozenset({429, 502, 503, 504, 507})
 _LARGEST_JSON, _LARGEST_REFUSAL, _LARGEST_EVENT = 8 << 20, 65_536, 65_536
+NO_TOKEN = (
+    "check --token-file, or $HEATFHE_TOKEN (token= in Python); the server's operator makes one with: "
+    "heat serve --folder FOLDER --add-client NAME"
+)
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
@@ -219,4 +223,6 @@ def _refusal(answer: httpx.Response) -> Refusal:
         body = None  # too large, or compressed: its status is enough
     header = answer.headers.get("retry-after", "")
     wait = min(float(header), 600.0) if _SECONDS.fullmatch(header) else None
+    if answer.status_code == 401:
+        return Refusal("unauthorised", "the server does not know this token", NO_TOKEN, status=401)
     return Refusal.from_json(answer.status_code, body, retry_after=wait)

@@ -41,8 +41,9 @@ def check_temperature(temperature: float, config: ModelConfig) -> None:
     most = min(largest_temperature(config.noise_bound, config.vocabulary), config.max_temperature)
     if temperature > most:
         raise ConfigError(
-            f"temperature {temperature:g} exceeds {most:.3g}, the most this model's argmax was calibrated for; lower "
-            "it, or use interactive mode"
+            f"temperature {temperature:g} exceeds {most:.3g}, the most this server samples at under encryption; lower "
+            "it, or choose on this machine, one request per token: heat generate --interactive (interactive=True in "
+            "Python), or a top_p below 1 through heat proxy"
         )
 
 

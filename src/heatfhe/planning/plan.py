@@ -21,6 +21,7 @@ from heatfhe.planning.params import preset
 from heatfhe.planning.placement import Rules, place
 from heatfhe.planning.program import Program, ProgramName
 from heatfhe.planning.programs import record
+from heatfhe.planning.scales import magnitude, noise_bound
 from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.weights import Weight
 from heatfhe.stages import Shape
@@ -245,11 +246,14 @@ def plan(
         if name != ProgramName.EMBED:
             cache = levels
         products.update(recording.products)
+    notes: dict[str, Any] = {"mlp": mlp, **({"tight": True} if tight else {})}
+    if ProgramName.SAMPLE in made and (most := noise_bound(circuit)) > magnitude(circuit, "logits"):
+        notes["noise"] = most  # else as in plans that say nothing of it
     return Plan(
         circuit=circuit.digest, name=circuit.name, params=params, shape=circuit.shape, context=packing.context,
         programs=made, products=dict(sorted(products.items(), key=lambda item: item[0].key)), placement=placement,
         cost=table.name,
-        notes={"mlp": mlp, **({"tight": True} if tight else {})},
+        notes=notes,
     )  # fmt: skip
 
 

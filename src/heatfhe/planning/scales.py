@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from heatfhe.approx import gumbel_bound
 from heatfhe.errors import PlanError
 from heatfhe.records import Calibration
 from heatfhe.stages import Activation, Attention, Gate, Norm, Shape, Stage
@@ -68,6 +69,12 @@ def magnitude(circuit: Calibrated, name: str) -> float:
     if found is None:
         raise PlanError(f"{name}: the calibration holds no magnitude for it; calibrate the circuit again")
     return MARGIN * found
+
+
+def noise_bound(circuit: Calibrated) -> float:
+    """Largest noise that a sampling program adds to a logit: that of the temperature its argmax was calibrated for."""
+    argmax, logits = circuit.calibration.argmax, magnitude(circuit, "logits")
+    return max(logits, 0.0 if argmax is None else argmax.temperature * gumbel_bound(circuit.shape.vocabulary))
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ from heatfhe.planning.programs.mlp import activation, gate, skewed, way_back
 from heatfhe.planning.programs.vocabulary import argmax, embedding, head
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
+from heatfhe.planning.scales import noise_bound
 from heatfhe.planning.weights import Dense
 from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Linear, Norm, Residual, Stage, of, readers, writers
 
@@ -116,9 +117,10 @@ def _run(b: Builder, program: ProgramName) -> Recorder:
         return r
     if program is ProgramName.SAMPLE:
         with r.scope("noise", "argmax"):
-            noise = r.input("noise", period=p.V, bound=b.bound("logits"), parts=p.vocabulary_parts)
+            most = noise_bound(b.circuit)
+            noise = r.input("noise", period=p.V, bound=most, parts=p.vocabulary_parts)
             noisy = logits + noise * b.scales.logits
-            logits = r.assume(noisy, 3 * b.bound("logits") * b.scales.logits)
+            logits = r.assume(noisy, (2 * b.bound("logits") + most) * b.scales.logits)
     hot = argmax(b, logits, centred=program is ProgramName.GENERATE)
     r.output("token", hot)
     r.output("next", r.assume(embedding(b, hot), size))

@@ -36,7 +36,8 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
     packing, generate = plan.packing, plan.program(ProgramName.GENERATE)
     sample = plan.programs.get(ProgramName.SAMPLE)
     bundle = make_bundle(plan, circuit)
-    noise_bound = float(circuit.calibration.magnitudes.get("logits", 0.0)) if sample is not None else 0.0
+    fits = plan.notes.get("noise", circuit.calibration.magnitudes.get("logits", 0.0))
+    noise_bound = float(fits) if sample is not None else 0.0
     config = ModelConfig(
         model=source.name,
         engine=engine,
