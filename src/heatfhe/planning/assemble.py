@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from heatfhe.ckks import Params
 from heatfhe.planning.placement.result import Placement, Refresh
@@ -71,7 +72,7 @@ class Assembler:
         if value not in held:
             return self._at(value, level)
         numbers, have = held[value]
-        return numbers if have == level else self._drop(numbers, level, op.operator, op.name)
+        return numbers if have == level else self._drop(numbers, level, op)
 
     def _at(self, value: int, level: int) -> tuple[int, ...]:
         """A node's value, or a view of it, at a level it can be dropped to."""
@@ -83,24 +84,35 @@ class Assembler:
                 return numbers
             if (node, level) not in self.dropped:
                 op = r.ops[r.made_by[value]]
-                self.dropped[node, level] = self._drop(numbers, level, op.operator, op.name)
+                self.dropped[node, level] = self._drop(numbers, level, op)
             return self.dropped[node, level]
         if (value, level) not in self.viewed:
             op = r.ops[r.made_by[value]]
             higher = [have for view, have in self.viewed if view == value and have > level]
             if higher and op.kind != "select":  # rotated already, for a reader at a higher level
-                self.viewed[value, level] = self._drop(self.viewed[value, min(higher)], level, op.operator, op.name)
+                self.viewed[value, level] = self._drop(self.viewed[value, min(higher)], level, op)
                 return self.viewed[value, level]
             made = self._write(op, [self._at(a, level) for a in op.args], level)
             for result, numbers in zip(op.results, made):
                 self.viewed[result, level] = numbers
         return self.viewed[value, level]
 
-    def _drop(self, numbers: tuple[int, ...], level: int, operator: str, name: str) -> tuple[int, ...]:
+    def _step(
+        self, op: Op, kind: str, results: tuple[int, ...], args: tuple[int, ...], level: int, **more: Any
+    ) -> None:
+        """One step on behalf of an operation."""
+        more |= {"operator": op.operator, "name": op.name}
+        self.steps.append(Step(kind=kind, results=results, args=args, level=level, **more))
+
+    def _each(self, op: Op, kind: str, numbers: tuple[int, ...], level: int, **more: Any) -> tuple[int, ...]:
+        """The same step on every ciphertext of a value."""
         out = self._new(len(numbers))
         for a, b in zip(numbers, out):
-            self.steps.append(Step(kind="drop", results=(b,), args=(a,), level=level, operator=operator, name=name))
+            self._step(op, kind, (b,), (a,), level, **more)
         return out
+
+    def _drop(self, numbers: tuple[int, ...], level: int, op: Op) -> tuple[int, ...]:
+        return self._each(op, "drop", numbers, level)
 
     def _write(self, op: Op, args: list[tuple[int, ...]], level: int) -> list[tuple[int, ...]]:
         """One step per ciphertext of the result."""
@@ -111,21 +123,11 @@ class Assembler:
         parts = max(self.recording.facts[v].parts for v in op.results)
         results = [self._new(parts) for _ in op.results]
         for part in range(parts):
-            self.steps.append(
-                Step(
-                    kind=op.kind,
-                    results=tuple(numbers[part] for numbers in results),
-                    args=tuple(a[part] if len(a) > 1 else a[0] for a in args),
-                    level=level,
-                    operator=op.operator,
-                    name=op.name,
-                    plains=op.plains,
-                    part=part,
-                    by=op.by,
-                    modulus=op.modulus,
-                    number=op.number,
-                    product=op.maps[part].weight if op.maps else None,
-                )
+            made = tuple(numbers[part] for numbers in results)
+            read = tuple(a[part] if len(a) > 1 else a[0] for a in args)
+            own: dict[str, Any] = {name: getattr(op, name) for name in ("plains", "by", "modulus", "number")}
+            self._step(
+                op, op.kind, made, read, level, part=part, product=op.maps[part].weight if op.maps else None, **own
             )
         return results
 
@@ -147,7 +149,7 @@ class Assembler:
             for k in range(0, len(before[0]), 2):
                 numbers += self._bootstrap(op, before[0][k : k + 2], event.period, bounds[0])
             if self.params.pair_levels and len(before[0]) % 2:
-                numbers[-1:] = self._drop((numbers[-1],), fresh - self.params.pair_levels, op.operator, op.name)
+                numbers[-1:] = self._drop((numbers[-1],), fresh - self.params.pair_levels, op)
             after = [tuple(numbers)]
             fresh -= self.params.pair_levels
         else:
@@ -160,19 +162,8 @@ class Assembler:
     def _bootstrap(self, op: Op, args: tuple[int, ...], period: int, bound: tuple[float, float]) -> tuple[int, ...]:
         out = self._new(len(args))
         pair = len(args) == 2
-        self.steps.append(
-            Step(
-                kind="bootstrap_pair" if pair else "bootstrap",
-                results=out,
-                args=args,
-                level=self.params.levels - (self.params.pair_levels if pair else 0),
-                operator=op.operator,
-                name=op.name,
-                period=period,
-                bound=bound[0],
-                rows=bound[1],
-            )
-        )
+        kind, level = "bootstrap_pair" if pair else "bootstrap", self.params.levels - pair * self.params.pair_levels
+        self._step(op, kind, out, args, level, period=period, bound=bound[0], rows=bound[1])
         return out
 
     def _bound(self, value: int, scale: float) -> tuple[float, float]:
@@ -194,22 +185,9 @@ class Assembler:
         return self._times(numbers, 1.0 / scale, after, op), after
 
     def _times(self, numbers: tuple[int, ...], factor: float, level: int, op: Op) -> tuple[int, ...]:
-        out = self._new(len(numbers))
-        whole = factor >= 1.0
-        for a, b in zip(numbers, out):
-            self.steps.append(
-                Step(
-                    kind="times" if whole else "multiply_plain",
-                    results=(b,),
-                    args=(a,),
-                    level=level,
-                    operator=op.operator,
-                    name=op.name,
-                    number=round(factor) if whole else 0,
-                    plains=() if whole else (Public(factor),),
-                )
-            )
-        return out
+        if factor >= 1.0:
+            return self._each(op, "times", numbers, level, number=round(factor))
+        return self._each(op, "multiply_plain", numbers, level, plains=(Public(factor),))
 
 
 def _joined(bounds: list[tuple[float, float]], rows: int) -> tuple[float, float]:

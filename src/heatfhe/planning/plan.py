@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from heatfhe.circuit import Circuit, facts_table
 from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, PlanError
-from heatfhe.files import json_digest, read_record, write_json
+from heatfhe.files import json_digest, plain, read_record, remade, write_json
 from heatfhe.planning import legal
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
@@ -23,7 +23,7 @@ from heatfhe.planning.program import Program, ProgramName
 from heatfhe.planning.programs import record
 from heatfhe.planning.scales import magnitude, noise_bound
 from heatfhe.planning.source import PlaintextSource
-from heatfhe.planning.weights import Weight
+from heatfhe.planning.weights import Weight, parse_weight
 from heatfhe.stages import Shape
 
 KIND, VERSION = "heatfhe-plan", 1
@@ -150,26 +150,17 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
         return {
-            **{k: getattr(self, k) for k in ("circuit", "name", "context", "placement", "cost")},
-            "params": self.params.as_json(),
-            "shape": {k: getattr(self.shape, k) for k in self.shape.__slots__},
+            **plain(self, ("circuit", "name", "context", "placement", "cost", "params", "shape", "notes")),
             "programs": [p.as_json() for p in self.programs.values()],
             "products": [p.as_json() for p in self.products.values()],
-            "notes": dict(self.notes),
         }
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Plan:
         """Inverse of as_json; every part checks itself again."""
-        programs = [Program.from_json(p) for p in body["programs"]]
-        products = [LinearMap.from_json(p) for p in body["products"]]
-        return cls(
-            **{k: body[k] for k in ("circuit", "name", "context", "placement", "cost", "notes")},
-            params=Params.from_json(body["params"]),
-            shape=Shape(**body["shape"]),
-            programs={p.name: p for p in programs},
-            products={p.weight: p for p in products},
-        )
+        programs = {p["name"]: p for p in body["programs"]}
+        products = {parse_weight(p["key"]): p for p in body["products"]}
+        return remade(cls, {**body, "programs": programs, "products": products})
 
     def save(self, path: str | Path) -> None:
         """Write as versioned JSON, atomically."""
@@ -214,19 +205,9 @@ def plan(
     if halve is None:
         halve = dict(params.literal).get("times_i_levels", 0) == 0
     if mlp == "auto":
-        options = {
-            "placement": placement,
-            "cost": table,
-            "context": context,
-            "programs": programs,
-            "rules": rules,
-            "tight": tight,
-        }
-        both = [
-            plan(circuit, params, halve=halve, contract=contract, mlp=m, **options)  # type: ignore[arg-type]
-            for m in ("A", "B")
-            if m == "A" or PeriodicMlp(packing=packing, halve=halve).fits
-        ]
+        variants = ("A", "B") if PeriodicMlp(packing=packing, halve=halve).fits else ("A",)
+        make = partial(plan, circuit, params, placement=placement, cost=table, context=context, programs=programs)
+        both = [make(rules=rules, halve=halve, contract=contract, tight=tight, mlp=m) for m in variants]
         return min(both, key=lambda p: p.program(programs[0]).predicted_seconds)
     made: dict[str, Program] = {}
     products: dict[Weight, LinearMap] = {}

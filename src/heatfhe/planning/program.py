@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from heatfhe.errors import ConfigError
+from heatfhe.files import plain, remade
 from heatfhe.planning.instructions import KINDS, Instruction
 from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.weights import Weight, parse_weight
@@ -143,23 +144,9 @@ class Program:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        ports = {
-            side: {k: {"values": list(p.values), "level": p.level} for k, p in getattr(self, side).items()}
-            for side in ("inputs", "outputs")
-        }
-        steps = [s.as_json() for s in self.steps]
-        return {"name": self.name, "steps": steps, "predicted_seconds": self.predicted_seconds, **ports}
+        return plain(self)
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Program:
         """Inverse of as_json."""
-        ports = {
-            side: {k: Port(values=tuple(p["values"]), level=p["level"]) for k, p in body[side].items()}
-            for side in ("inputs", "outputs")
-        }
-        return cls(
-            name=body["name"],
-            steps=tuple(Step.from_json(s) for s in body["steps"]),
-            predicted_seconds=body["predicted_seconds"],
-            **ports,
-        )
+        return remade(cls, body)
