@@ -36,18 +36,15 @@ class Engine(Protocol[C]):
     @property
     def records(self) -> bool:
         """Whether replay gains anything: if not, callers need not ask."""
-        ...
 
     def replay(self, name: Hashable, body: Callable[[Sequence[C]], Sequence[C]], values: Sequence[C]) -> Sequence[C]:
         """body(values). An engine may record under this name what body does, and play that the next time.
 
         Body must do the same for all values of that name; its plaintexts are all Vectors that are kept, or numbers.
         """
-        ...
 
     def level(self, a: C) -> int:
         """Rescalings left."""
-        ...
 
     def add(self, a: C, b: C) -> C: ...
 
@@ -59,63 +56,49 @@ class Engine(Protocol[C]):
 
     def times(self, a: C, k: int) -> C:
         """Product with a small integer; free."""
-        ...
 
     def multiply(self, a: C, b: C) -> C:
         """Slot-wise product, relinearised and rescaled."""
-        ...
 
     def multiply_sum(self, pairs: Sequence[tuple[C, C]]) -> C:
         """Sum of products with one relinearisation and one rescale."""
-        ...
 
     def multiply_plain(self, a: C, p: Plain) -> C:
         """Product with a plaintext, rescaled."""
-        ...
 
     def multiply_plain_sum(self, pairs: Sequence[tuple[C, Plain]]) -> C:
         """Sum of plaintext products with one rescale."""
-        ...
 
     def linear(self, a: C, m: LinearMap) -> C:
         """A plaintext linear map, one level."""
-        ...
 
     def rotate(self, a: C, by: int) -> C: ...
 
     def rotate_many(self, a: C, by: Sequence[int]) -> list[C]:
         """Several rotations of one value, sharing its decomposition (hoisted)."""
-        ...
 
     def conjugate(self, a: C) -> C: ...
 
     def times_i(self, a: C) -> C:
         """Product with the imaginary unit; an engine that spends a level on it says so in Params.literal."""
-        ...
 
     def drop(self, a: C, level: int) -> C:
         """The same value at a lower level."""
-        ...
 
     def bootstrap(self, a: C, *, period: int, bound: float) -> C:
         """Refresh to params.levels. The value is real, repeats with this period, and is at most bound in magnitude."""
-        ...
 
     def bootstrap_pair(self, a: C, b: C, *, period: int, bound: float) -> tuple[C, C]:
         """Refresh two real values in one complex bootstrap, to params.levels - params.pair_levels."""
-        ...
 
     def dump(self, a: C) -> bytes:
         """Wire form of a value."""
-        ...
 
     def parse(self, blob: bytes) -> C:
         """Inverse of dump; checks everything before it allocates and raises WireError."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until everything asked for is done: an engine may return before. Called before a clock is read."""
-        ...
 
 
 class KeySource(Protocol):
@@ -187,19 +170,15 @@ class Keyring(Protocol):
 
     def encrypt(self, values: Slots, *, level: int) -> bytes:
         """A fresh ciphertext, in wire form."""
-        ...
 
     def decrypt(self, blob: bytes) -> NDArray[np.complex128]:
         """Slot values of a ciphertext in wire form."""
-        ...
 
     def evaluation_keys(self) -> Iterable[tuple[str, bytes]]:
         """Name and bytes of every public evaluation key, in a fixed order, made one at a time."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write the secret part, files of mode 0600."""
-        ...
 
 
 class EngineFactory(Protocol):

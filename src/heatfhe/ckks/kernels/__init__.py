@@ -47,15 +47,12 @@ class Kernels(Protocol):
 
     def upload(self, natural: NDArray[np.uint32]) -> Words:
         """Evaluations (..., limbs, N) in natural order of exponents, taken into the kernels' keeping."""
-        ...
 
     def download(self, x: Words) -> NDArray[np.uint32]:
         """Inverse of upload: natural order, on the host."""
-        ...
 
     def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
         """(limbs, N): evaluations of a polynomial of N signed integers, each below 2^62 in magnitude."""
-        ...
 
     def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
         """(limbs, N): the polynomial with these slots at a scale (see ckks/encoding.py), evaluated.
@@ -63,39 +60,30 @@ class Kernels(Protocol):
         The one method that is not bit for bit the reference's: a device's own transform may round a coefficient to the
         other of two neighbouring integers.
         """
-        ...
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
         """Residues of the coefficients of x, on the host."""
-        ...
 
     def uniform(self, heads: Sequence[bytes], rows: Rows) -> Words:
         """Polynomials (len(heads), limbs, N) expanded from public seeds, as ckks/expand.py defines them."""
-        ...
 
     def size(self, x: Words) -> int:
         """Bytes held."""
-        ...
 
     def polynomial(self, x: Words, index: int) -> Words:
         """x[index]."""
-        ...
 
     def polynomials(self, x: Words, first: int, count: int) -> Words:
         """x[first : first + count]."""
-        ...
 
     def each(self, x: Words, index: int) -> Words:
         """x[:, index]: (G, limbs, N) of (G, 2, limbs, N)."""
-        ...
 
     def limbs(self, x: Words, first: int, count: int) -> Words:
         """x[..., first : first + count, :]."""
-        ...
 
     def stack(self, parts: Sequence[Words]) -> Words:
         """Words of one shape joined along a new first axis."""
-        ...
 
     # -- limb by limb: x is (limbs, N) or (B, limbs, N) ---------------------------------------------------------------
 
@@ -107,49 +95,38 @@ class Kernels(Protocol):
 
     def scale(self, x: Words, factors: Residues, rows: Rows) -> Words:
         """Product of each limb with a constant of its own."""
-        ...
 
     def combine(self, terms: Sequence[tuple[Words, Residues]], rows: Rows, onto: Words | None = None) -> Words:
         """onto + sum of factors * x, all (B, limbs, N); at least one term, or onto."""
-        ...
 
     def add_first(self, x: Words, p: Words, rows: Rows) -> Words:
         """x (2, R, N) with p (R, N) added to its first polynomial."""
-        ...
 
     def add_constant(self, x: Words, residues: Residues, rows: Rows) -> Words:
         """x (2, R, N) with a constant added to its first polynomial: to every evaluation."""
-        ...
 
     def prepare(self, x: Words, rows: Rows) -> Words:
         """The form in which products read a constant polynomial."""
-        ...
 
     def product(self, x: Words, p: Words, rows: Rows) -> Words:
         """Product with a prepared polynomial (R, N)."""
-        ...
 
     def product_sum(self, pairs: Sequence[tuple[Words, Words]], rows: Rows) -> Words:
         """Sum of products of x (2, R, N) with prepared p (R, N)."""
-        ...
 
     def tensor(self, pairs: Sequence[tuple[Words, Words]], rows: Rows) -> Words:
         """Sum over pairs ((b, a), (b', a')) of (b b', b a' + a b', a a'): (3, R, N)."""
-        ...
 
     def automorphism(self, x: Words, element: int) -> Words:
         """X -> X^element."""
-        ...
 
     # -- basis conversions --------------------------------------------------------------------------------------------
 
     def extend(self, x: Words, plan: DigitPlan) -> Words:
         """The exact centred lift (E, N) of x (R, N); the plan has one digit."""
-        ...
 
     def mod_up(self, x: Words, plan: DigitPlan) -> Digits:
         """Decompositions of x (R, N), a batch of one, or of each polynomial of x (B, R, N)."""
-        ...
 
     def divide(
         self,
@@ -165,7 +142,6 @@ class Kernels(Protocol):
         Where elements are given, x is (len(elements), 2, R, N) and automorphism elements[i] moves the quotient of x[i].
         Where a constant is given, x is (2, R, N) and the result's first polynomial has it added.
         """
-        ...
 
     # -- keys: sums modulo QP, E limbs. A polynomial of fewer limbs than rows is raised: multiplied by factors (P modulo
     # each of its primes) and joined to the first limbs.
@@ -185,7 +161,6 @@ class Kernels(Protocol):
         One decomposition serves all keys; source is (2, R, N). elements are those of phi_i; nothing moves without them.
         A key that is None stands for the identity: the raised source, both polynomials (digits may be None if all are).
         """
-        ...
 
     def switch_total(
         self,
@@ -203,13 +178,11 @@ class Kernels(Protocol):
         digits are one decomposition for all keys or one for each; source is (2, R or E, N) for all keys or
         (K, 2, R or E, N), one for each; base is (2, R or E, N).
         """
-        ...
 
     # -- linear maps --------------------------------------------------------------------------------------------------
 
     def giant_sums(self, values: Words, which: Sequence[Rows], plains: Sequence[Words], rows: Rows) -> Words:
         """(G, 2, E, N): for each g the sum over d of values[which[g][d]] (2, E, N) * prepared plains[g][d] (E, N)."""
-        ...
 
     # -- whole operations ---------------------------------------------------------------------------------------------
 
@@ -221,11 +194,9 @@ class Kernels(Protocol):
         body must do the same for every input of that name and depend on nothing else. None is never recorded. A short
         body, of a dozen launches, may be recorded in another way than a whole refresh.
         """
-        ...
 
     def synchronize(self) -> None:
         """Wait until everything asked for is done."""
-        ...
 
     def mark(self) -> Any:
         """The moment at which everything asked for so far will be done; nothing waits for it."""

@@ -15,7 +15,6 @@ class SecretSource(Protocol):
 
     def take(self, count: int) -> bytes:
         """Fresh bytes, never the same twice."""
-        ...
 
 
 @final

@@ -82,43 +82,33 @@ class Device(Protocol):
 
     def empty(self, shape: tuple[int, ...]) -> Buffer:
         """Uninitialised words."""
-        ...
 
     def temporary(self, shape: tuple[int, ...]) -> Buffer:
         """Words that only recordings use: once let go, others may be given them, but nobody else."""
-        ...
 
     def array(self, host: NDArray[Any]) -> Buffer:
         """A copy of any small or large array on the device."""
-        ...
 
     def host(self, x: Buffer) -> NDArray[np.uint32]:
         """A copy of contiguous words on the host; waits for it."""
-        ...
 
     def copy(self, target: int, source: int, size: int) -> None:
         """Bytes from one address to another."""
-        ...
 
     def fourier(self, x: Buffer) -> None:
         """The discrete Fourier transform of complex doubles, in place."""
-        ...
 
     def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int | float) -> None:
         """Start a kernel; arguments are addresses and numbers."""
-        ...
 
     def shared(self, size: int) -> int:
         """The address of memory that the host writes and kernels read; it stays."""
-        ...
 
     def captured(self, body: Callable[[], None], named: bool = False) -> Callable[[], None]:
         """What body launches, as one thing to start; named where its kernels are given cells."""
-        ...
 
     def record(self, body: Callable[..., Sequence[Buffer]], inputs: Sequence[Buffer]) -> Recording | None:
         """A replayable recording of body on inputs like these, or None where the device has none."""
-        ...
 
     def synchronize(self) -> None: ...
 
