@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from heatfhe.errors import WireError
 from heatfhe.files import parse_json
 
+T = TypeVar("T")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 IDENTIFIER = re.compile(r"[0-9a-f]{32}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+=-]*(?:/[A-Za-z0-9][A-Za-z0-9._:+=-]*)*")
@@ -42,85 +44,60 @@ class Fields:
             raise WireError(f"{of}: expected an object; see docs/formats.md")
         self._body, self._of = dict(body), of
 
-    def _take(self, name: str) -> Any:
+    def _take(self, name: str, kind: type[T], expected: str, fits: Callable[[T], bool] = lambda _: True) -> T:
         if name not in self._body:
             raise WireError(f"{self._of}: field {name!r} is missing; see docs/formats.md")
-        return self._body.pop(name)
+        value = self._body.pop(name)
+        if type(value) is not kind or not fits(value):
+            raise self._wrong(name, expected)
+        return value
 
     def _wrong(self, name: str, expected: str) -> WireError:
         return WireError(f"{self._of}: field {name!r} must be {expected}; see docs/formats.md")
 
     def integer(self, name: str, *, lo: int, hi: int) -> int:
-        value = self._take(name)
-        if type(value) is not int or not lo <= value <= hi:
-            raise self._wrong(name, f"an integer from {lo} to {hi}")
-        return value
+        return self._take(name, int, f"an integer from {lo} to {hi}", lambda v: lo <= v <= hi)
 
     def number(self, name: str, *, lo: float, hi: float) -> float:
-        value = self._take(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not lo <= value <= hi:
-            raise self._wrong(name, f"a number from {lo:g} to {hi:g}")
-        return float(value)
+        kind: type[float] = int if type(self._body.get(name)) is int else float
+        return float(self._take(name, kind, f"a number from {lo:g} to {hi:g}", lambda v: lo <= v <= hi))
 
     def flag(self, name: str) -> bool:
-        value = self._take(name)
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
-        return value
+        return self._take(name, bool, "true or false")
 
     def choice(self, name: str, among: tuple[str, ...]) -> str:
-        value = self._take(name)
-        if not isinstance(value, str) or value not in among:
-            raise self._wrong(name, "one of " + ", ".join(among))
-        return value
+        return self._take(name, str, "one of " + ", ".join(among), among.__contains__)
 
     def text(self, name: str, *, longest: int = 200) -> str:
-        value = self._take(name)
-        if not isinstance(value, str) or len(value) > longest:
-            raise self._wrong(name, f"a string of at most {longest} characters")
-        return value
+        return self._take(name, str, f"a string of at most {longest} characters", lambda v: len(v) <= longest)
 
     def name(self, name: str) -> str:
-        value = self._take(name)
-        if not isinstance(value, str) or not is_name(value):
-            raise self._wrong(name, "a name of letters, digits and ._:+=-/ without empty or dotted parts")
-        return value
-
-    def names(self, name: str, *, longest: int) -> tuple[str, ...]:
-        values = self.array(name, longest=longest)
-        if any(not isinstance(v, str) or not is_name(v) for v in values):
-            raise self._wrong(name, "names of letters, digits and ._:+=-/")
-        return tuple(values)
+        return self._take(name, str, "a name of letters, digits and ._:+=-/ without empty or dotted parts", is_name)
 
     def digest(self, name: str) -> str:
-        value = self._take(name)
-        if not isinstance(value, str) or not DIGEST.fullmatch(value):
-            raise self._wrong(name, "64 lower-case hexadecimal digits")
-        return value
+        return self._take(name, str, "64 lower-case hexadecimal digits", lambda v: bool(DIGEST.fullmatch(v)))
 
     def identifier(self, name: str) -> str:
-        value = self._take(name)
-        if not isinstance(value, str) or not IDENTIFIER.fullmatch(value):
-            raise self._wrong(name, "32 lower-case hexadecimal digits")
-        return value
-
-    def array(self, name: str, *, longest: int) -> list[Any]:
-        value = self._take(name)
-        if not isinstance(value, list) or len(value) > longest:
-            raise self._wrong(name, f"an array of at most {longest} entries")
-        return value
-
-    def integers(self, name: str, *, lo: int, hi: int, longest: int) -> tuple[int, ...]:
-        values = self.array(name, longest=longest)
-        if any(type(v) is not int or not lo <= v <= hi for v in values):
-            raise self._wrong(name, f"integers from {lo} to {hi}")
-        return tuple(values)
+        return self._take(name, str, "32 lower-case hexadecimal digits", lambda v: bool(IDENTIFIER.fullmatch(v)))
 
     def object(self, name: str) -> dict[str, Any]:
-        value = self._take(name)
-        if not isinstance(value, dict):
-            raise self._wrong(name, "an object")
-        return value
+        return self._take(name, dict, "an object")
+
+    def array(self, name: str, *, longest: int) -> list[Any]:
+        return self._take(name, list, f"an array of at most {longest} entries", lambda v: len(v) <= longest)
+
+    def _entries(self, name: str, longest: int, expected: str, fits: Callable[[Any], bool]) -> tuple[Any, ...]:
+        values = self.array(name, longest=longest)
+        if not all(map(fits, values)):
+            raise self._wrong(name, expected)
+        return tuple(values)
+
+    def names(self, name: str, *, longest: int) -> tuple[str, ...]:
+        plain = "names of letters, digits and ._:+=-/"
+        return self._entries(name, longest, plain, lambda v: isinstance(v, str) and is_name(v))
+
+    def integers(self, name: str, *, lo: int, hi: int, longest: int) -> tuple[int, ...]:
+        return self._entries(name, longest, f"integers from {lo} to {hi}", lambda v: type(v) is int and lo <= v <= hi)
 
     def done(self) -> None:
         """Refuse fields nobody asked for."""
