@@ -65,40 +65,35 @@ class NativeSet:
 
         Nothing else is in it. Noise, promise and the bootstrap's constants may be corrected and saved keys still load.
         """
-        c = self.chain
-        text = {
-            "format": "heatfhe/ckks32/v2",
-            "ring_dimension": c.ring_dimension,
-            "moduli": list(c.moduli),
-            "windows": [list(w) for w in c.spans],
-            "special": len(c.special),
-            "normal_levels": c.normal_levels,
-            "scale_bits": c.scale_bits,
-            "secret_weight": self.params.secret_weight,
-        }
-        return hashlib.sha256(canonical_json(text)).digest()
+        return self._hashed(2, scale_bits=self.chain.scale_bits, secret_weight=self.params.secret_weight)
 
     @property
     def older(self) -> dict[int, bytes]:
         """The hash in blobs of each earlier format version. That of version 1 covered the whole of Params."""
-        c, b = self.chain, self.bootstrap
         text = {  # stc_first and ratio_slope chose between two orders; every key made so far is of the first
-            "format": "heatfhe/ckks32/v1",
             "params": self.params.digest,
-            "ring_dimension": c.ring_dimension,
-            "moduli": list(c.moduli),
-            "windows": [list(w) for w in c.spans],
-            "special": len(c.special),
-            "normal_levels": c.normal_levels,
-            "stc_levels": b.stc_levels,
+            "stc_levels": self.bootstrap.stc_levels,
             "stc_first": True,
-            "ratio_bits": float(b.ratio_bits).hex(),
+            "ratio_bits": float(self.bootstrap.ratio_bits).hex(),
             "ratio_slope": (0.28).hex(),
             "interval": INTERVAL,
             "double_angles": DOUBLE_ANGLES,
             "cosine": [float(x).hex() for x in COSINE],
         }
-        return {1: hashlib.sha256(canonical_json(text)).digest()}
+        return {1: self._hashed(1, **text)}
+
+    def _hashed(self, version: int, **more: Any) -> bytes:
+        c = self.chain
+        text = {
+            "format": f"heatfhe/ckks32/v{version}",
+            "ring_dimension": c.ring_dimension,
+            "moduli": list(c.moduli),
+            "windows": [list(w) for w in c.spans],
+            "special": len(c.special),
+            "normal_levels": c.normal_levels,
+            **more,
+        }
+        return hashlib.sha256(canonical_json(text)).digest()
 
     def archive(self, kernels: Kernels) -> Archive:
         """Reads and writes this set's keys and ciphertexts."""
@@ -136,7 +131,7 @@ def make_params(
     bootstrap.check(chain)
     if len(set(spec.raise_bits)) > 1:
         raise ConfigError("levels of CoeffsToSlots made of two mains have one size")
-    words: dict[str, Any] = {w: getattr(spec, w) for w in _CHAIN_WORDS if w not in ("raise_levels", "raise_bits")}
+    words: dict[str, Any] = {w: getattr(spec, w) for w in _CHAIN_WORDS if not w.startswith("raise_")}
     words["raise_levels"] = len(spec.raise_bits)
     words["raise_bits"] = spec.raise_bits[0] if spec.raise_bits else 0
     words.update({w: getattr(bootstrap, w) for w in _BOOTSTRAP_WORDS}, stc_first=True)
@@ -170,10 +165,8 @@ def native_set(params: Params) -> NativeSet:
         raise ConfigError(f"{params.name}: {params.levels} levels; a native set has at most {MOST_LEVELS}")
     spec = ChainSpec(
         ring_dimension=params.ring_dimension, scale_bits=int(params.scale_bits),
-        levels=params.levels + words["stc_levels"], special=words["special"], eval_levels=words["eval_levels"],
-        eval_bits=words["eval_bits"], eval_gain=words["eval_gain"], eval_end=words["eval_end"],
-        special_bits=words["special_bits"],
-        raise_bits=(words["raise_bits"],) * words["raise_levels"], spare_pairs=words["spare_pairs"],
+        levels=params.levels + words["stc_levels"], raise_bits=(words["raise_bits"],) * words["raise_levels"],
+        **{w: words[w] for w in _CHAIN_WORDS if not w.startswith("raise_")},
     )  # fmt: skip
     bootstrap = BootstrapSpec(**{w: words[w] for w in _BOOTSTRAP_WORDS}, cts_babies=words.get("cts_babies", 0))
     again = make_params(
