@@ -50,8 +50,8 @@ def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
     return circuit.folded.placed(circuit.folded.token[tokens], start)
 
 
-def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, head: bool = True) -> Rows:
-    """Run rows of the residual stream (B..., T, d) after the cached ones; returns logits, or the last stream value."""
+def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap) -> Rows:
+    """Logits of rows of the residual stream (B..., T, d) that come after the cached ones."""
     start = cache.length
     _check_room(circuit, start, x.shape[-2])
     values: dict[str, Rows] = {}
@@ -74,8 +74,6 @@ def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, head:
         elif isinstance(stage, Residual):
             out = values[stage.reads] + values[stage.branch]
         elif isinstance(stage, Head):
-            if not head:
-                break
             out = values[stage.reads] @ circuit.folded.head.weight + circuit.folded.head.bias
         elif isinstance(stage, Argmax):
             break

@@ -2,16 +2,16 @@
 """Halting: learned distributions over counts, their prior, the back-off of its target, and expected solvers. torch."""
 
 from heatfhe.halting.backoff import BackOff, Target
-from heatfhe.halting.distribution import (
-    GAMMA,
-    log_probabilities,
-    mode,
-    probabilities,
-    ramp,
-)
-from heatfhe.halting.kernels import gpu_kernels
+from heatfhe.halting.distribution import GAMMA, log_probabilities, mode, probabilities, ramp
 from heatfhe.halting.prior import kl, log_prior
-from heatfhe.halting.solvers import expected_divide, expected_goldschmidt, expected_newton, expected_reciprocal, shared
+from heatfhe.halting.solvers import (
+    expected_divide,
+    expected_goldschmidt,
+    expected_newton,
+    expected_reciprocal,
+    gpu_kernels,
+    shared,
+)
 from heatfhe.halting.table import HaltingTable
 
 __all__ = [

@@ -13,6 +13,8 @@ stray row gives a large finite gradient instead of NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +23,6 @@ from torch.autograd.function import once_differentiable
 
 from heatfhe.approx import ReciprocalFit
 from heatfhe.errors import ConfigError
-from heatfhe.halting.kernels import gpu_kernels
 
 # Legend (as in the paper's algorithm): N, D, F the Goldschmidt states, nu = dN/dN_0, eta = dN/dD_0, delta = dD/dD_0,
 # phi = dF/dD_0 (which starts at -1, since F_0 = 2 s_0 - D_0), s the relaxed schedule (all ones when plain).
@@ -169,6 +170,16 @@ def _run(function: Any, a: Tensor, b: Tensor, p: Tensor, rest: Any) -> Tensor:
         return fused
     out: Tensor = function.apply(a, b, p, rest)
     return out
+
+
+def gpu_kernels(name: str) -> ModuleType | None:
+    """A room's module of kernels for GPUs, or None where triton, which compiles them, is not installed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as err:
+        if err.name != "triton":  # our own broken import is not an absent compiler
+            raise
+        return None
 
 
 _FUSED = gpu_kernels("heatfhe.halting.fused")

@@ -3,11 +3,10 @@
 
 from heatfhe.sites.activation import ActivationSite
 from heatfhe.sites.attention import AttentionSite
-from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.guards import RangeBounds, excess, guard
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.prepare import prepare, restore
-from heatfhe.sites.prepared import Prepared
+from heatfhe.sites.prepared import PrepareConfig, Prepared
 from heatfhe.sites.sidefile import load_prepared, save_prepared
 from heatfhe.sites.source import load_checkpoint
 from heatfhe.sites.switch import Mode, Switch, Tap

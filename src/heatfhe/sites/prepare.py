@@ -12,9 +12,8 @@ from heatfhe.errors import ConfigError, DataError
 from heatfhe.models import describe
 from heatfhe.sites.activation import ActivationSite
 from heatfhe.sites.attention import AttentionSite
-from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.norm import NormSite
-from heatfhe.sites.prepared import Prepared
+from heatfhe.sites.prepared import PrepareConfig, Prepared
 from heatfhe.sites.source import load_checkpoint
 from heatfhe.stages import Activation, Attention, Norm
 

@@ -5,25 +5,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from heatfhe.errors import ConfigError, DataError, SiteError
-from heatfhe.halting import HaltingTable
+from heatfhe.halting import GAMMA, HaltingTable
 from heatfhe.models import Architecture, fingerprint
 from heatfhe.records import FAMILIES, Calibration, Site
 from heatfhe.sites.activation import ActivationSite
 from heatfhe.sites.attention import AttentionSite
-from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.guards import RangeBounds
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.switch import Mode, Switch, Tap
 from heatfhe.stages import Activation, sites
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareConfig:
+    """Options of ``prepare``.
+
+    ``max_counts``  largest count by family, where the family's own is too small (it is never lowered). Adopting a
+                    calibration raises it further, to one above the largest calibrated count of the family.
+    ``gamma``       slope of the ramp the halting logits start on.
+    """
+
+    max_counts: Mapping[str, int] = field(default_factory=dict)
+    gamma: float = GAMMA
+
+    def __post_init__(self) -> None:
+        for family, top in self.max_counts.items():
+            if family not in FAMILIES:
+                raise ConfigError(f"unknown family {family!r}; have {', '.join(FAMILIES)}")
+            if top < FAMILIES[family].floor:
+                raise ConfigError(f"{family}: max_count {top} lies below its floor {FAMILIES[family].floor}")
+        if not self.gamma > 0.0:
+            raise ConfigError(f"gamma must be above 0, got {self.gamma:g}")
 
 
 class Prepared(nn.Module):

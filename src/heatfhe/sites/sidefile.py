@@ -12,9 +12,8 @@ from heatfhe.errors import ConfigError, FileFormatError, HeatError
 from heatfhe.files import atomic_directory, read_json, rebuilt, write_json
 from heatfhe.models import own_tokenizer, tokenizer_files
 from heatfhe.records import Calibration
-from heatfhe.sites.config import PrepareConfig
 from heatfhe.sites.prepare import prepare, restore
-from heatfhe.sites.prepared import Prepared
+from heatfhe.sites.prepared import PrepareConfig, Prepared
 
 KIND, VERSION, NAME = "heatfhe-prepared", 1, "heat.json"
 
