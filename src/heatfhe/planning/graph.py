@@ -14,7 +14,8 @@ class Node:
     """One contracted operation and the value it makes (a node's index is its value's id).
 
     ``costs[i]`` levels are spent on the way from input i to the result. ``period`` is the number of distinct slots of
-    the value (its sparse bootstrap class), ``bound`` its largest magnitude, ``parts`` how many ciphertexts hold it.
+    the value (its sparse bootstrap class), ``bound`` its largest magnitude, ``parts`` how many ciphertexts hold it;
+    ``least`` is the smallest size that noise on it counts beside, as domains and counts say, or 0 if they do not.
     ``last`` marks the last result of a solver, ``complex`` a value that is not real and cannot be paired. ``work``
     counts engine instructions, for prices by level. An input of the program has no inputs and a ``fixed`` level.
     """
@@ -25,6 +26,7 @@ class Node:
     costs: tuple[int, ...] = ()
     period: int
     bound: float = 1.0
+    least: float = 0.0
     parts: int = 1
     last: bool = False
     complex: bool = False

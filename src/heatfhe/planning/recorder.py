@@ -47,7 +47,8 @@ class Op:
 @dataclass(slots=True)
 class Facts:
     """What is known of one value. ``samples`` (2, k) are magnitudes at the first and the last position of the context;
-    ``grid`` names the sampled domain they are exact functions of, or -1 when they are bounds only."""
+    ``grid`` names the sampled domain they are exact functions of, or -1 when they are bounds only. ``least`` is the
+    smallest size that noise on it counts beside (``Recorder.weigh``), 0 where nobody has said so."""
 
     period: int
     parts: int
@@ -57,6 +58,7 @@ class Facts:
     last: bool = False
     refreshable: bool = True
     input: str = ""
+    least: float = 0.0
 
     def bounds(self) -> NDArray[np.float64]:
         """Largest magnitude at the first and at the last position."""
@@ -228,6 +230,46 @@ class Recorder:
         value.facts.last = True
         return value
 
+    def weigh(self, value: Traced, least: float = 0.0, *, part: float = 1.0) -> Traced:
+        """Say that this part of noise on value counts beside its size, or beside ``least`` where that is larger.
+
+        What value is computed from over the same sampled domain learns what noise on it counts beside: one over the
+        largest relative change of value that a unit there makes. An estimate from domains and counts, to first order.
+        """
+        facts = value.facts
+        size = np.maximum(np.abs(facts.samples), least) if facts.grid >= 0 else np.full((2, 1), least)
+        slopes: dict[int, NDArray[np.float64]] = {value.id: part / size}
+        for op in reversed(self.ops):
+            slope = slopes.pop(op.results[0], None)
+            if slope is None:
+                continue
+            made = self.facts[op.results[0]]
+            least = 1.0 / max(float(np.abs(slope).max()), 1e-300)
+            made.least = min(least, made.least) if made.least else least
+            if made.grid >= 0:
+                for a, along in zip(op.args, self._slopes(op)):
+                    if self.facts[a].grid == made.grid:
+                        slopes[a] = slopes.get(a, 0.0) + slope * along
+            elif op.kind == "multiply" and op.args[0] == op.args[1]:  # 2 y / max(least, y^2) is 1 / sqrt(least) or less
+                slopes[op.args[0]] = np.full((2, 1), least**-0.5)
+            if not slopes:
+                break
+        return value
+
+    def root(self, square: Traced) -> Traced:
+        """The value whose square was recorded last."""
+        op = self.ops[-1]
+        if op.results != (square.id,) or op.kind != "multiply" or op.args[0] != op.args[1]:
+            raise ConfigError(f"{op.name}: {op.kind} is not the square of a value")
+        return Traced(self, op.args[0])
+
+    def _slopes(self, op: Op) -> list[NDArray[np.float64]]:
+        """The derivatives of a sampled result in each of its arguments, by a step along the imaginary axis."""
+        v, p = [self.facts[a].samples for a in op.args], self._plains(op.plains)
+        step = 1e-100
+        moved = ([x + 1j * step * (i == k) for i, x in enumerate(v)] for k in range(len(v)))
+        return [np.asarray(op.row.magnitude(m, p, op.number, True)).imag / step for m in moved]
+
     def _value(self, facts: Facts) -> int:
         self.facts.append(facts)
         return len(self.facts) - 1
@@ -266,7 +308,7 @@ class Recorder:
         moved = tuple(k for k in wanted if k)
         if not moved:
             return [value for _ in wanted]
-        ids = tuple(self._value(replace(value.facts, last=False, input="")) for _ in moved)
+        ids = tuple(self._value(replace(value.facts, last=False, input="", least=0.0)) for _ in moved)
         name, operator = self._scope[-1]
         place: dict[str, Any] = {"group": self._group, "name": name, "operator": operator}
         self.ops.append(Op(kind="rotate_many", args=(value.id,), results=ids, by=moved, **place))
@@ -334,8 +376,11 @@ class Recorder:
         row, grids = KINDS[kind], {f.grid for f in args}
         grid = grids.pop() if len(grids) == 1 and row.sampled else -1
         v = [f.samples if grid >= 0 else f.bounds() for f in args]
-        ends = np.array([1.0, float(self.rows)])  # row lengths; a vector's entries count as one
-        p = [np.asarray(q.value(ends)).reshape(-1, 1) for q in plains]
+        p = self._plains(plains)
         if grid < 0:
             p = [np.abs(q) for q in p]
         return np.asarray(row.magnitude(v, p, number, grid >= 0)), grid
+
+    def _plains(self, plains: tuple[Public, ...]) -> list[NDArray[np.float64]]:
+        ends = np.array([1.0, float(self.rows)])  # row lengths; a vector's entries count as one
+        return [np.asarray(q.value(ends)).reshape(-1, 1) for q in plains]

@@ -70,6 +70,7 @@ class Recording:
                     costs=tuple(costs.values()),
                     period=facts.period,
                     bound=max(bound, bound * self.rows**-power),
+                    least=facts.least,
                     parts=facts.parts,
                     last=facts.last,
                     complex=facts.complex,

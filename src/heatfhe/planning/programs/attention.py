@@ -21,6 +21,7 @@ from heatfhe.planning.weights import Projection, Third
 from heatfhe.stages import Attention
 
 THIRDS: tuple[Third, ...] = ("q", "k", "v")
+COMMON = 1 / 16  # of the noise on a first reciprocal counts: the second divides it out if its domain is kept
 
 
 def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
@@ -121,7 +122,10 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
     def row_sum(v: Traced) -> Traced:
         nonlocal sums
         fit = c.fit.init if sums == 0 or c.fit.refine is None else c.fit.refine
+        if b.tight and sums:
+            r.clip(r.root(v), aim**0.5)
         sums += 1
+        r.weigh(v, aim * fit.lo / fit.hi / p.capacity**0.5)  # noise of all slots adds up in the sum, masked ones too
         r.clip(v, aim)
         with r.group():
             s = r.sum_over(v, p.Hp, p.capacity, period=p.Hp)
@@ -138,7 +142,9 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
         if b.tight and back.coefficient > FREE_TIMES:  # a product then: it may undo the root of the row's length, too
             back = back * (ROWS / p.context).power(0.5)
         times = back if back.rows else int(back.coefficient)
-        return lambda s: r.last(reciprocal(s, fit, count, scale=scale, gain=gain / back)) * times
+
+        part = COMMON if fit is c.fit.init and c.fit.passes else 1.0
+        return lambda s: r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain / back)), part=part) * times
 
     with r.scope(name, "softmax"):
         squared = 1.0 / (1 << c.fit.exponential.squarings)

@@ -134,10 +134,11 @@ def _norm(b: Builder, stage: Norm, x: Traced) -> Traced:
     def sum_of_squares(v: Traced) -> Traced:
         with r.group():
             z = r.sum_over(v * v, 1, b.p.D, period=1) * scale.square_times + c.width * c.eps * scale.square
+        r.weigh(v, (fit.lo / scale.square_times / b.p.D) ** 0.5)
         return r.domain(z, fit.lo, fit.hi)
 
     def inverse_root(z: Traced) -> Traced:
-        return r.last(inverse_sqrt(z, fit, c.goldschmidt_count, c.newton_count, gain=scale.gain))
+        return r.weigh(r.last(inverse_sqrt(z, fit, c.goldschmidt_count, c.newton_count, gain=scale.gain)))
 
     with r.scope(stage.name, "layernorm"):
         skew = b.mlp is not None and _feeds_mlp(b, stage)
