@@ -251,7 +251,7 @@ def rebuilt(make: Callable[[Any], R], body: Any, *, where: str, remedy: str) -> 
         fits = typed(made, type(made)) and same_json(made.as_json(), body)
     except HeatError as err:
         raise FileFormatError(f"{where}: {str(err)[:500]}; {remedy}") from err
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as err:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as err:
         raise FileFormatError(f"{where}: a field is missing or of the wrong kind ({str(err)[:200]}); {remedy}") from err
     if not fits:
         raise FileFormatError(f"{where}: a field is missing, unknown or of the wrong kind; {remedy}")

@@ -267,7 +267,7 @@ class Recorder:
         """The derivatives of a sampled result in each of its arguments, by a step along the imaginary axis."""
         v, p = [self.facts[a].samples for a in op.args], self._plains(op.plains)
         step = 1e-100
-        moved = ([x + 1j * step * (i == k) for i, x in enumerate(v)] for k in range(len(v)))
+        moved: Iterator[list[Any]] = ([x + 1j * step * (i == k) for i, x in enumerate(v)] for k in range(len(v)))
         return [np.asarray(op.row.magnitude(m, p, op.number, True)).imag / step for m in moved]
 
     def _value(self, facts: Facts) -> int:

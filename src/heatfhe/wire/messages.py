@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +105,7 @@ class ModelConfig:
             raise WireError(
                 f"the server speaks API versions {versions}, this release {API_VERSIONS}; upgrade the older side"
             )
-        if _digest(identity) != claimed:
+        if _digest(lambda: identity) != claimed:
             raise WireError("the configuration does not match its id; do not use this server")
         if any(type(v) is not int for v in limits.values()):
             raise WireError("the configuration's limits must be integers; see docs/formats.md")
@@ -141,7 +141,7 @@ class ModelConfig:
         f.done()
         if config.rotation_levels and len(config.rotation_levels) != len(config.rotations):
             raise WireError("the configuration names a level for some of its rotations; do not use this server")
-        if config.config_id != claimed:  # a whole number where a double belongs: two ids for one configuration
+        if _digest(config.identity) != claimed:  # a whole number where a double belongs: two ids for one configuration
             raise WireError("the configuration's numbers are not written as documented; see docs/formats.md")
         return config
 
@@ -151,10 +151,10 @@ def _levels(f: Fields, identity: Mapping[str, Any], most: int) -> tuple[int, ...
     return f.integers("rotation_levels", lo=0, hi=most, longest=MAX_KEYS) if "rotation_levels" in identity else ()
 
 
-def _digest(value: Any) -> str:
+def _digest(value: Callable[[], Any]) -> str:
     """The digest of a value from the network; NaN, infinities and what nobody could nest on purpose have none."""
     try:
-        return json_digest(value)
+        return json_digest(value())
     except (ValueError, RecursionError) as err:
         raise WireError("the configuration holds what JSON cannot; do not use this server") from err
 
