@@ -74,9 +74,9 @@ def main() -> None:
         calibrated, trained = (Circuit.load(default_circuit(kind)) for kind in ("calibrated", "heat"))
     else:
         prepared = prepare(folder)
-        text = training.rows[:CALIBRATION_WINDOWS]
+        text = training.rows[:CALIBRATION_WINDOWS, :-1]
         odd = odd_rows(KINDS, ODD_WINDOWS, text, prepared.architecture.shape.vocabulary, seed=0)
-        made = calibrate(prepared, torch.from_numpy(np.concatenate([text, odd])[:, :-1]).split(16), 1e-4)
+        made = calibrate(prepared, torch.from_numpy(text).split(16), 1e-4, odd=torch.from_numpy(odd).split(16))
         calibrated = export(prepared, made, tokenizer=folder, name="default-calibrated")
         trained = Circuit.load(args.heat)
     rows = held_out.rows

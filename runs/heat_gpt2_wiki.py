@@ -6,7 +6,8 @@
 
 Token arrays are one-dimensional integers. One GPU; every job prints one JSON line when it ends, and is left out when
 the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint. The recipe is that of
-``heat train``; --share shortens it for a trial, --odd changes the share of odd windows.
+``heat train``; --share shortens it for a trial, --odd changes the share of odd windows. Training looks at the last 64
+windows of its own text, choices are made on those; the held-out text is judged once, at the end.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> None:
     base = recipe(args.recipe).scaled(args.share)
     args.out.mkdir(parents=True, exist_ok=True)
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).to(device).eval()
-    windows = cut(np.load(args.train), base.context)
+    windows, last = cut(np.load(args.train), base.context).split(64)  # choices are made on the end of the training text
     held = cut(np.load(args.heldout), base.context)
     rows = torch.from_numpy(held.rows[: args.windows]).to(device)
     card = {
@@ -104,7 +105,7 @@ def main() -> None:
             chosen = preset(which, recipe(args.recipe, solver).scaled(args.share))
             chosen = chosen if args.odd is None else replace(chosen, odd_share=args.odd)
             trained = train(
-                prepared, windows, chosen, held_out=held, folder=args.out / job, tensorboard=False, argmax=False
+                prepared, windows, chosen, held_out=last, folder=args.out / job, tensorboard=False, argmax=False
             )
             facts = {
                 "recipe": chosen.as_json(),
