@@ -315,6 +315,18 @@ def test_merge_moves_a_second_reciprocal_alone_and_only_where_its_domain_was_lef
     assert merged.fit.refine == (relaxed.fit.refine if kept else wider)
 
 
+@pytest.mark.parametrize(("shift", "share", "kept"), [(-0.6, 1.2, True), (0.6, 0.9, False), (0.0, 0.9, True)])
+def test_merge_compares_row_sums_about_one_midpoint(whole: Run, shift: float, share: float, kept: bool) -> None:
+    """Sums of e^((s - midpoint) / 2) about a midpoint 0.6 lower are 1.35 times those about the trained one."""
+    calibration = whole[1].calibration
+    name, row = next(iter(calibration.softmaxes.items()))
+    assert row.fit.delta_2 == 2
+    moved = replace(row.fit, lo=row.fit.lo + shift, hi=row.fit.hi + shift)
+    again = replace(row, fit=moved, observed_init=replace(row.observed_init, hi=share * row.fit.init.hi))
+    merged = merge(calibration, replace(calibration, softmaxes={**calibration.softmaxes, name: again}))
+    assert merged.softmaxes[name].fit == (row.fit if kept else moved)
+
+
 def test_slack_holds_a_rows_sum_further_inside(whole: Run) -> None:
     prepared, trained, _ = whole
     row = next(iter(trained.calibration.softmaxes.values()))

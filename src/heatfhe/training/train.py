@@ -335,7 +335,9 @@ def _covers(fit: InverseSqrtFit | SoftmaxFit, seen: Domain) -> bool:
 def _merged_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> SoftmaxCalibration:
     """Scores must lie in their window, and both sums below the upper end of their domain (below it they converge)."""
     fit, new = trained.fit, seen.fit
-    if not (_covers(fit, seen.observed) and seen.observed_init.hi <= fit.init.hi):
+    # A row sums e^((s - midpoint) / delta_2): seen about the new midpoint, compared about the trained one.
+    moved = math.exp((new.midpoint - fit.midpoint) / fit.delta_2)
+    if not (_covers(fit, seen.observed) and seen.observed_init.hi * moved <= fit.init.hi):
         return seen
     if fit.refine is None or new.refine is None or seen.observed_refine is None:
         return trained
