@@ -174,7 +174,7 @@ class Watch:
 def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, dict[str, float]]:
     """The circuit, its plan, and the predicted seconds of a token by operator."""
     from heatfhe.circuit import Circuit
-    from heatfhe.planning import Rules, cost_table, default_cost, plan, preset, tally
+    from heatfhe.planning import cost_table, default_cost, plan, preset, tally
 
     if args.fixture:
         from gpt2_small_fixture import gpt2_small
@@ -187,8 +187,7 @@ def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, 
     costs = cost_table(args.costs or default_cost(params, args.device))
     logits = args.logits or args.trace or args.stage == "clear-noise"
     programs = ("generate", "prompt", "logits") if logits else ("generate", "prompt")
-    rules = Rules(precision=args.precision) if args.precision else None
-    made = plan(circuit, params, programs=programs, context=context, mlp="A", cost=costs, tight=args.tight, rules=rules)
+    made = plan(circuit, params, programs=programs, context=context, mlp="A", cost=costs, precision=args.precision)
     steps = made.program("generate")
     refreshes = Counter(f"{s.kind}, period {s.period}" for s in steps.bootstraps())
     priced = {k: t.seconds for k, t in tally(made, "generate", costs).items()}
@@ -422,8 +421,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=4, help="tokens of a prompt")
     parser.add_argument("--tokens", type=int, default=8, help="tokens generated after each")
     parser.add_argument("--logits", action="store_true", help="compare encrypted logits with the clear engine's")
-    parser.add_argument("--tight", action="store_true", help="plan with reciprocals carried as large as they can be")
-    parser.add_argument("--precision", type=float, help="noise a refresh may leave, relative to a value's own bound")
+    parser.add_argument("--precision", type=float, help="bits a refresh should keep, as in heat plan")
     parser.add_argument("--trace", type=int, default=0, help="positions to compare step by step")
     parser.add_argument("--processes", type=int, default=8, help="of clear-noise on a CPU")
     args = parser.parse_args()

@@ -53,15 +53,17 @@ def test_plan_as_json_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert body["key_bytes"] > 0
 
 
-def test_a_plan_for_a_gpu_has_its_prices_and_a_tight_one_says_so(
+def test_a_plan_for_a_gpu_has_its_prices_and_a_precise_one_says_what_it_keeps(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "tiny.plan"
     asked = ["plan", str(folder), "--params", "native-16-r40-lean", "--programs", "prompt", "-o", str(out)]
-    for more, prices in ((["--device", "cuda", "--tight"], "native-16-r40-lean-h200"), ([], "cheddar-h200")):
+    for more, prices in ((["--device", "cuda", "--precision", "8"], "native-16-r40-lean-h200"), ([], "cheddar-h200")):
         assert main([*asked, *more]) == 0
-        assert f"prices: {prices} (" in capsys.readouterr().out
-        assert Plan.load(out).notes.get("tight", False) is bool(more)
+        text, notes = capsys.readouterr().out, Plan.load(out).notes
+        assert f"prices: {prices} (" in text
+        assert notes.get("precision") == (8.0 if more else None)
+        assert ("prompt, refreshed values: " in text) is Plan.load(out).tight is bool(more)
 
 
 @pytest.mark.parametrize("params", [PARAMS, "insecure-native-13"])

@@ -23,14 +23,31 @@ def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, pr
     def divided(node: Node) -> bool:
         return node.bound > params.reach
 
+    def short(node: Node, times: float) -> float:
+        """Bits missing after a refresh of the value times this, noise being what it is whatever the value's size."""
+        if precision is None or node.least == 0:
+            return 0.0
+        return max(0.0, precision - math.log2(times * node.least / params.noise))
+
+    def times(node: Node) -> int:
+        """The least power of two within the reach that misses no bits, or else the largest."""
+        k = 1
+        while short(node, k) and k < 1024 and 2 * k * node.bound <= params.reach:
+            k *= 2
+        return k
+
     def multiplied(node: Node) -> bool:
-        return precision is not None and node.bound * precision < params.noise
+        return not divided(node) and times(node) > 1
+
+    def toll(node: Node) -> float:
+        scale = 1 / math.ceil(node.bound / params.reach) if divided(node) else times(node)
+        return short(node, scale) * cost.refresh(params.slots, params.slots)
 
     def rescaling(node: Node) -> float:
         once = {"add": 1, "multiply_plain": 1, "rescale": 1}
         if divided(node):
-            return node.parts * cost.price(once, 1)
-        return node.parts * cost.price(once, top) if multiplied(node) else 0.0
+            return node.parts * cost.price(once, 1) + toll(node)
+        return (node.parts * cost.price(once, top) if multiplied(node) else 0.0) + toll(node)
 
     split = cost.price({"add": 3, "conjugate": 1}, top)
 

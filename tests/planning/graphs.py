@@ -51,6 +51,7 @@ def graphs(draw: st.DrawFn, *, size: int, levels: int, flags: bool = True, work:
             "parts": 2 if draw(rare) else 1,
             "bound": draw(st.sampled_from((1.0,) * 6 + (9.0, 1e-5))) if flags else 1.0,
         }
+        facts["least"] = facts["bound"] * draw(st.sampled_from((0.0, 0.0, 1.0, 2.0**-7, 1e-4))) if flags else 0.0
         if i == 0 or draw(st.integers(0, 9)) == 0:
             nodes.append(Node(**facts, fixed=draw(st.integers(0, levels))))  # type: ignore[arg-type]
             continue

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heatfhe.ckks.params import Params
-from heatfhe.errors import PlanError
+from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.graph import Graph, Node
 from heatfhe.planning.placement import Placement, Rules, check, place
 from tests.planning.brute_force import cheapest
@@ -34,7 +34,7 @@ def placed(
     graph=graphs(size=6, levels=3, work=True),
     pairing=st.booleans(),
     pair_levels=st.integers(0, 1),
-    precision=st.sampled_from((None, 1e-3)),
+    precision=st.sampled_from((None, 14.0)),
 )
 def test_exact_equals_brute_force_over_all_levels(
     graph: Graph, pairing: bool, pair_levels: int, precision: float | None
@@ -44,7 +44,7 @@ def test_exact_equals_brute_force_over_all_levels(
 
 @QUICK
 @given(
-    graph=graphs(size=6, levels=3, work=True), pair_levels=st.integers(0, 1), precision=st.sampled_from((None, 1e-3))
+    graph=graphs(size=6, levels=3, work=True), pair_levels=st.integers(0, 1), precision=st.sampled_from((None, 14.0))
 )
 def test_exact_equals_brute_force_where_pairs_have_their_own_prices(
     graph: Graph, pair_levels: int, precision: float | None
@@ -59,7 +59,7 @@ def equals_brute_force(graph: Graph, set_: Params, rules: Rules, *, pairs: bool 
     found = placed(graph, set_, work=True, rules=rules, pairs=pairs)
     assert (found is None) == math.isinf(best)
     if found is not None:
-        assert found.seconds == pytest.approx(best, abs=1e-9)
+        assert found.price == pytest.approx(best, abs=1e-7)
 
 
 @QUICK
@@ -187,14 +187,49 @@ def test_work_runs_at_the_lowest_level_that_serves() -> None:
     assert placement.work_seconds == (1 + 3 * 3) / 64 + (1 + 3 * 2) / 64
 
 
-def test_a_small_value_is_multiplied_before_and_divided_after() -> None:
+@pytest.mark.parametrize(
+    ("engine", "bits", "scale", "missing"),
+    [
+        ("fideslib", 8.0, 4.0, 0.0),  # 2^-14 in noise of 2^-20: six bits, two short
+        ("fideslib", 12.0, 32.0, 1.0),  # the reach is 32 times the bound, a bit short
+        ("native", 8.0, 4.0, 0.0),
+        ("native", 12.0, 8.0, 3.0),  # noise grows with what is above one
+        ("openfhe", 12.0, 1.0, 3.0),  # and here with every bound
+        ("fideslib", None, 1.0, 0.0),
+    ],
+)
+def test_a_small_value_is_multiplied_before_and_divided_after(
+    engine: str, bits: float | None, scale: float, missing: float
+) -> None:
     nodes = [Node(name="x", operator="t", period=SLOTS, fixed=3, bound=1.0)]
-    nodes += [Node(name=f"m{i}", operator="t", inputs=(i,), costs=(1,), period=SLOTS, bound=1e-4) for i in range(5)]
+    small = {"bound": 2.0**-3, "least": 2.0**-14}
+    nodes += [Node(name=f"m{i}", operator="t", inputs=(i,), costs=(1,), period=SLOTS, **small) for i in range(5)]
     graph = Graph(nodes=tuple(nodes), required={})
-    placement = place(graph, params(3, noise=1e-6), table(work=False), rules=Rules(precision=1e-3))
+    set_ = replace(params(3, noise=2.0**-20), engine=engine)
+    placement = place(graph, set_, table(work=False), rules=Rules(precision=bits))
     (refresh,) = placement.refreshes
-    assert refresh.scales == (1024.0,)
-    assert refresh.after == (2,)
+    assert refresh.scales == (scale,)
+    assert refresh.after == (3 if scale == 1.0 else 2,)
+    assert (refresh.toll, placement.price) == (missing, placement.seconds + missing)
+
+
+def test_a_value_that_a_refresh_would_drown_is_refreshed_elsewhere_even_for_one_more() -> None:
+    """Three levels, six products: one refresh is enough at the third value, which keeps no bit there."""
+    bounds = {"bound": 1.0, "least": 1.0}
+    nodes = [Node(name="x", operator="t", period=SLOTS, fixed=3)]
+    for i in range(6):
+        size = {"bound": 1.0, "least": 2.0**-20} if i == 2 else bounds
+        nodes.append(Node(name=f"m{i}", operator="t", inputs=(i,), costs=(1,), period=SLOTS, **size))
+    graph, set_ = Graph(nodes=tuple(nodes), required={}), params(3, noise=2.0**-20, reach=1.0)
+    assert place(graph, set_, table(work=False)).refreshed == {3}
+    found = place(graph, set_, table(work=False), rules=Rules(precision=8.0))
+    assert (found.bootstraps, 3 in found.refreshed) == (2, False)
+
+
+def test_a_precision_is_a_number_of_bits() -> None:
+    for bits in (-1.0, 61.0, math.nan):
+        with pytest.raises(ConfigError, match="bits from 0 to 60"):
+            Rules(precision=bits)
 
 
 def test_check_refuses_a_forged_placement() -> None:

@@ -285,7 +285,7 @@ def test_a_tight_plan_has_the_same_refreshes_and_keeps_more_bits_of_rows_that_do
     assert softmaxes
     wide = replace(circuit, calibration=replace(circuit.calibration, softmaxes=softmaxes))
     params = clear_params(64)
-    plain, tight = (plan(wide, params, programs=("logits",), tight=t) for t in (False, True))
+    plain, tight = (plan(wide, params, programs=("logits",), precision=p) for p in (None, 0.0))
     assert plan(wide, params, programs=("logits",)).digest == plain.digest != tight.digest
     assert tight.tight
     assert not plain.tight

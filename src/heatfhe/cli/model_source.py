@@ -77,3 +77,13 @@ def load_text(text: str | None, model: str, encode: Any, context: int, end: int)
     if model != "default":
         raise DataError("no text: give --text FILE (.txt, .txt.xz, .jsonl, .npy) or --text hf:NAME")
     return pack(sampled_stories(), encode, context, end, name="the embedded stories")
+
+
+def add_precision_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """--precision, where a circuit is planned."""
+    parser.add_argument(
+        "--precision", type=float, metavar="BITS",
+        help="bits a refresh should keep of a value at its smallest, as far as domains tell: such values are carried "
+        "larger, or refreshed elsewhere for a bootstrap or two more (default: not asked; 8 keeps tokens, 10 to 12 "
+        f"logits too; e.g. --precision 10){more}",
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
 from heatfhe.cli.bench_engine import add_device_argument
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import circuit_folder
+from heatfhe.cli.model_source import add_precision_argument, circuit_folder
 from heatfhe.errors import EngineError, MissingExtraError
 from heatfhe.planning import (
     ALGORITHMS,
@@ -38,7 +38,7 @@ HELP = "Pack a circuit, place its bootstraps, and print or write the plan."
 EXAMPLES = (
     "  heat plan default --params insecure-openfhe-12 -o my.plan\n"
     "  heat plan my-circuit --params native-16-r40 --costs cheddar-h200 --compare\n"
-    "  heat plan my-circuit --params native-16-r40-lean --device cuda --tight --context 128 -o my.plan\n"
+    "  heat plan my-circuit --params native-16-r40-lean --device cuda --precision 10 --context 128 -o my.plan\n"
 )
 
 
@@ -52,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(ProgramName)}")
     parser.add_argument("--cut-polynomials", action="store_true", help="allow bootstraps inside polynomials")
     parser.add_argument("--mlp", choices=("auto", "A", "B"), default="auto", help="variant of the MLP (default auto)")
-    parser.add_argument(
-        "--tight", action="store_true", help="carry values as large as they can be: more bits, the same refreshes"
-    )
+    add_precision_argument(parser)
     add_device_argument(parser, "whose prices to plan with, where no --costs are given: cpu (default) or cuda")
     parser.add_argument("--compare", action="store_true", help="run every placement and show them side by side")
     parser.add_argument("--rotations", action="store_true", help="list the rotations that need keys")
@@ -67,7 +65,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     table = cost_table(args.costs or default_cost(params, args.device))
     names = tuple(n.strip() for n in args.programs.split(",") if n.strip())
     options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names, "mlp": args.mlp}
-    options |= {"contract": not args.cut_polynomials, "tight": args.tight}
+    options |= {"contract": not args.cut_polynomials, "precision": args.precision}
     if args.compare:
         return _compare(args, console, circuit, options)
     made = plan(circuit, params, placement=args.placement, **options)
@@ -87,6 +85,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
             f"another ring's seconds; heat bench-engine {params.engine} --params {params.name} --out costs.json "
             "measures this machine, --costs costs.json plans with it"
         )
+    if args.precision is not None:
+        for name, worst in made.notes["fewest_bits"].items():
+            what = (
+                f"{worst[0]} keeps fewest bits, {worst[1]:g} at its smallest" if worst else "none is known to be small"
+            )
+            console.print(f"{name}, refreshed values: {what}")
     for name, rows in found.items():
         console.heading(f"\n{name}: {len(made.program(name).steps)} steps")
         console.table(_HEADERS, [_row(t) for t in [*rows.values(), _total(rows)]])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
+from heatfhe.cli.model_source import add_precision_argument
 from heatfhe.errors import ConfigError
 from heatfhe.server import ClientBook, FolderLock, ModelSource, Settings, close_wall, create_app
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params", metavar="NAME", help="plan for this parameter set when the server starts")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan made before with heat plan")
     parser.add_argument("--context", type=int, metavar="T", help="positions of the cache, when planning here")
-    parser.add_argument("--tight", action="store_true", help="as in heat plan, when planning here")
+    add_precision_argument(parser, "; when planning here")
     parser.add_argument("--name", help="the model's name for clients (default: the circuit's)")
     parser.add_argument("--folder", type=Path, required=True, help="where keys, sessions and jobs are kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -162,13 +163,15 @@ def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
 
     context, params = args.context or circuit.shape.context, preset(args.params)
     cost = default_cost(params, (args.device or ["cpu"])[0])
-    kind = ("-tight" if args.tight else "") + ("" if cost == default_cost(params) else f"-{cost}")
+    kind = ("" if args.precision is None else f"-p{args.precision:g}") + (
+        "" if cost == default_cost(params) else f"-{cost}"
+    )
     path: Path = args.folder / "plans" / f"{circuit.digest[:16]}-{args.params}-{context}{kind}.json"
     if not path.exists():
         console.print(f"planning {circuit.name} for {args.params} ...")
         path.parent.mkdir(parents=True, exist_ok=True)
         programs = (ProgramName.GENERATE, ProgramName.PROMPT, ProgramName.LOGITS, ProgramName.SAMPLE)
-        plan(circuit, params, context=context, programs=programs, cost=cost, tight=args.tight).save(path)
+        plan(circuit, params, context=context, programs=programs, cost=cost, precision=args.precision).save(path)
     return path
 
 

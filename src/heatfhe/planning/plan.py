@@ -16,9 +16,10 @@ from heatfhe.files import json_digest, plain, read_record, remade, write_json
 from heatfhe.planning import legal
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
+from heatfhe.planning.graph import Graph
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
 from heatfhe.planning.params import preset
-from heatfhe.planning.placement import Rules, place
+from heatfhe.planning.placement import Placement, Rules, kept_bits, place
 from heatfhe.planning.program import Program, ProgramName
 from heatfhe.planning.programs import record
 from heatfhe.planning.scales import magnitude, noise_bound
@@ -139,7 +140,7 @@ class Plan:
 
     @property
     def tight(self) -> bool:
-        """How large its values are carried: see plan(tight=...)."""
+        """Whether values are carried as large as they can be, as plan(precision=...) does."""
         return bool(self.notes.get("tight", False))
 
     @cached_property
@@ -184,7 +185,7 @@ def plan(
     halve: bool | None = None,
     contract: bool = True,
     mlp: str = "auto",
-    tight: bool = False,
+    precision: float | None = None,
 ) -> Plan:
     """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps. Names of both will do.
 
@@ -192,8 +193,10 @@ def plan(
     >>> made.save("mine.plan")                                     # doctest: +SKIP
 
     ``mlp`` chooses the MLP's variant, A or B; auto plans both and keeps the one whose first program is cheaper.
-    ``tight`` carries the reciprocals of softmaxes as large as their counts allow and the residual stream as large as a
-    bootstrap's reach does: more bits for the same refreshes, and another plan than without it.
+    ``precision`` asks every refresh for so many bits of what its value is worth at the least, as far as domains and
+    counts say (Rules.precision), and carries values as large as they can be: the reciprocals of softmaxes as their
+    counts allow, the residual stream as a bootstrap's reach does. 0 does the latter alone. ``notes`` then has the
+    refresh that keeps fewest bits, by program.
 
     ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
     the level at which keys and values are kept, the others follow.
@@ -207,8 +210,11 @@ def plan(
     if mlp == "auto":
         variants = ("A", "B") if PeriodicMlp(packing=packing, halve=halve).fits else ("A",)
         make = partial(plan, circuit, params, placement=placement, cost=table, context=context, programs=programs)
-        both = [make(rules=rules, halve=halve, contract=contract, tight=tight, mlp=m) for m in variants]
+        both = [make(rules=rules, halve=halve, contract=contract, precision=precision, mlp=m) for m in variants]
         return min(both, key=lambda p: p.program(programs[0]).predicted_seconds)
+    tight, worst = precision is not None, {}
+    if precision is not None:
+        rules = replace(rules or Rules(), precision=precision)
     made: dict[str, Program] = {}
     products: dict[Weight, LinearMap] = {}
     cache: dict[str, int] = {}
@@ -219,6 +225,7 @@ def plan(
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
         graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})
         placed = place(graph, params, table, algorithm=placement, rules=rules)
+        worst[name] = _fewest_bits(graph, placed, params)
         levels = dict(cache) or {
             key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
         }
@@ -227,7 +234,9 @@ def plan(
         if name != ProgramName.EMBED:
             cache = levels
         products.update(recording.products)
-    notes: dict[str, Any] = {"mlp": mlp, **({"tight": True} if tight else {})}
+    notes: dict[str, Any] = {"mlp": mlp}
+    if tight:
+        notes |= {"tight": True, "precision": precision, "fewest_bits": worst}
     if ProgramName.SAMPLE in made and (most := noise_bound(circuit)) > magnitude(circuit, "logits"):
         notes["noise"] = most  # else as in plans that say nothing of it
     return Plan(
@@ -236,6 +245,13 @@ def plan(
         cost=table.name,
         notes=notes,
     )  # fmt: skip
+
+
+def _fewest_bits(graph: Graph, placed: Placement, params: Params) -> tuple[str, float] | None:
+    """The refreshed value that keeps fewest bits of its least size, of those whose least size is known."""
+    pairs = [(graph.nodes[v], scale) for r in placed.refreshes for v, scale in zip(r.values, r.scales)]
+    kept = [(round(kept_bits(node, params, scale), 1), node.name) for node, scale in pairs if node.least]
+    return min(kept)[::-1] if kept else None
 
 
 def _unplaced(program: Program, table: CostTable) -> float:

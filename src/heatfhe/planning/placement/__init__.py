@@ -11,7 +11,7 @@ from heatfhe.planning.cost import CostTable
 from heatfhe.planning.graph import Graph
 from heatfhe.planning.placement.frontier import frontier
 from heatfhe.planning.placement.greedy import greedy
-from heatfhe.planning.placement.model import Rules
+from heatfhe.planning.placement.model import Rules, kept_bits
 from heatfhe.planning.placement.result import Placement, Refresh, check
 from heatfhe.planning.placement.shortest_path import shortest_path
 
@@ -45,6 +45,7 @@ __all__ = [
     "check",
     "frontier",
     "greedy",
+    "kept_bits",
     "place",
     "shortest_path",
 ]

@@ -133,7 +133,7 @@ def _choices(
     for k, option in enumerate(model.options[v]):
         if option.start <= model.bottom[v]:
             index = np.flatnonzero((need > option.start) & (need <= option.after))
-            offer(index, k + 1, rest[index], np.full(len(index), option.start, np.int8), option.seconds)
+            offer(index, k + 1, rest[index], np.full(len(index), option.start, np.int8), option.price)
     if model.pairable[v] and model.start[v] <= model.bottom[v]:
         useful = (need > model.start[v]) & (need <= model.pair_after(v))
         for column, u in enumerate(live):
@@ -144,7 +144,7 @@ def _choices(
             )
             after = rest[index]
             after[:, column] = model.start[u]
-            offer(index, -1 - u, after, np.full(len(index), model.start[v], np.int8), model.pair_seconds(u, v))
+            offer(index, -1 - u, after, np.full(len(index), model.start[v], np.int8), model.pair_price(u, v))
     return (
         np.concatenate(rows),
         np.concatenate(codes),
@@ -189,7 +189,7 @@ def _distinct(needs: Needs, prices: Prices) -> Index:
 
 def _mend(model: Model, u: int) -> float:
     """Price at which any need of value u could be met by a refresh where it is made."""
-    whole = [o.seconds for o in model.options[u] if o.start == 0 and o.after == model.levels]
+    whole = [o.price for o in model.options[u] if o.start == 0 and o.after == model.levels]
     return round(min(whole) * GRAIN) if whole else NEVER
 
 

@@ -36,13 +36,18 @@ class Rules:
     """What a placement may do.
 
     ``pairing`` lets two real values share one complex bootstrap. ``spare_last`` never refreshes the last result of a
-    solver: noise put there is repaired by nobody. ``precision`` is the relative noise a refresh may leave (of a value's
-    own bound); smaller values are multiplied before the refresh and divided after it, for one of the levels won.
+    solver: noise put there is repaired by nobody. ``precision`` is the number of bits a refresh must keep of the least
+    size that noise on its value counts beside, where that is known: a value too small for it is multiplied before the
+    refresh and divided after it, for one of the levels won, and every bit still missing has the price of a refresh.
     """
 
     pairing: bool = True
     spare_last: bool = True
     precision: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision is not None and not 0 <= self.precision <= 60:
+            raise ConfigError(f"precision is a number of bits from 0 to 60, got {self.precision:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,12 @@ class Option:
     seconds: float
     bootstraps: int
     paired: bool = False
+    toll: float = 0.0
+
+    @property
+    def price(self) -> float:
+        """Seconds, and what missing bits count."""
+        return self.seconds + self.toll
 
 
 class Model:
@@ -71,6 +82,7 @@ class Model:
                     f"{node.name}: enters at level {node.fixed}, but {params.name} has only {self.levels} usable levels"
                 )
         self.scale = [_scale(node, params, rules) for node in nodes]
+        self.toll = [self._toll(i) for i in range(len(nodes))]
         self.full = [max(node.costs, default=0) for node in nodes]
         self.work = [self._prices(node, deep) for node, deep in zip(nodes, self.full)]
         self.apart = cost.price(SPLIT, self.levels) if rules.pairing and not cost.pairs else 0.0
@@ -83,7 +95,7 @@ class Model:
         self.bottom, self.top = self._reach()
 
     def allowed(self, i: int) -> bool:
-        """Whether the rules and the magnitude let this value be refreshed."""
+        """Whether the rules and the magnitudes let this value be refreshed."""
         node = self.graph.nodes[i]
         return node.refreshable and not (node.last and self.rules.spare_last) and self.scale[i] > 0
 
@@ -91,8 +103,12 @@ class Model:
         """Level of a value after a shared bootstrap."""
         return self.levels - self.params.pair_levels - (1 if self.scale[i] > 1 else 0)
 
+    def pair_price(self, u: int, v: int) -> float:
+        """Price of one shared bootstrap of two values, missing bits included."""
+        return self.pair_seconds(u, v) + self.toll[u] + self.toll[v]
+
     def pair_seconds(self, u: int, v: int) -> float:
-        """Price of one shared bootstrap of two values, of the longer period."""
+        """Seconds of one shared bootstrap of two values, of the longer period."""
         nodes = self.graph.nodes
         period = max(nodes[u].period, nodes[v].period)
         one = self.cost.refresh(period, self.params.slots)
@@ -129,6 +145,14 @@ class Model:
         once = self.cost.price(RESCALING, level)
         return once * self.graph.nodes[i].parts
 
+    def _toll(self, i: int) -> float:
+        """What the bits count that a refresh does not keep of a value, though asked to."""
+        node, asked = self.graph.nodes[i], self.rules.precision
+        if asked is None or not self.scale[i]:
+            return 0.0
+        short = max(0.0, asked - kept_bits(node, self.params, self.scale[i]))
+        return short * self.cost.refresh(self.params.slots, self.params.slots)
+
     def _options(self, i: int) -> tuple[Option, ...]:
         if not self.allowed(i):
             return ()
@@ -136,12 +160,13 @@ class Model:
         one = self.cost.refresh(node.period, self.params.slots)
         after = self.levels - (1 if self.scale[i] > 1 else 0)
         start, extra = self._start(i), self._rescaling(i)
-        alone = Option(start=start, after=after, seconds=node.parts * one + extra, bootstraps=node.parts)
+        same = {"start": start, "toll": self.toll[i]}
+        alone = Option(after=after, seconds=node.parts * one + extra, bootstraps=node.parts, **same)
         if not self.rules.pairing or node.complex or node.parts < 2:
             return (alone,)
         half = math.ceil(node.parts / 2)
         seconds = half * one + (node.parts // 2) * self._more(node.period) + extra
-        folded = Option(start=start, after=self.pair_after(i), seconds=seconds, bootstraps=half, paired=True)
+        folded = Option(after=self.pair_after(i), seconds=seconds, bootstraps=half, paired=True, **same)
         if self.params.pair_levels == 0 and folded.seconds <= alone.seconds:
             return (folded,)
         return (alone, folded)
@@ -220,13 +245,29 @@ class Model:
 
 
 def _scale(node: Node, params: Params, rules: Rules) -> float:
-    """Factor applied before a refresh: below one if the value is too large, above if too small, 0 if out of reach."""
+    """Factor applied before a refresh: below one if the value is too large, above if too small, 0 if out of reach.
+
+    A small one is multiplied by the least power of two that keeps the bits asked for, or else as many as can be kept.
+    """
     if node.bound > params.reach:
         divisor = math.ceil(node.bound / params.reach)
         return 1.0 / divisor if divisor <= MAX_DIVISOR else 0.0
-    if rules.precision is not None and 0 < node.bound * rules.precision < params.noise:
-        return float(max(1, min(math.floor(params.reach / node.bound), MAX_DIVISOR)))
-    return 1.0
+    if rules.precision is None or not 0 < node.least <= node.bound:
+        return 1.0
+    largest = min(math.floor(params.reach / node.bound), MAX_DIVISOR)
+    factors = [2.0**k for k in range(largest.bit_length())]
+    return max(factors, key=lambda k: (min(rules.precision or 0.0, kept_bits(node, params, k)), -k))
+
+
+def kept_bits(node: Node, params: Params, scale: float = 1.0) -> float:
+    """Bits that a refresh of a value times ``scale`` keeps of the least size that noise on it counts beside.
+
+    The native engine brings what is above one to one and back, OpenFHE every value; FIDESlib takes all within its reach
+    as they are.
+    """
+    bound, size = node.bound * scale, node.least * scale
+    unit = {"native": max(bound, 1.0), "openfhe": bound}.get(params.engine, 1.0)
+    return math.log2(size / (params.noise * unit)) if size and params.noise and unit else math.inf
 
 
 Choice = tuple[int, ...]
@@ -259,6 +300,7 @@ def settle(model: Model, choices: Mapping[int, Choice], algorithm: str) -> Place
                         period=node.period,
                         bootstraps=option.bootstraps,
                         seconds=option.seconds,
+                        toll=option.toll,
                         scales=(model.scale[v],),
                         after=(option.after,),
                         folded=option.paired,
@@ -278,6 +320,7 @@ def settle(model: Model, choices: Mapping[int, Choice], algorithm: str) -> Place
                         period=max(nodes[u].period, node.period),
                         bootstraps=1,
                         seconds=model.pair_seconds(u, v),
+                        toll=model.toll[u] + model.toll[v],
                         scales=(model.scale[u], model.scale[v]),
                         after=(model.pair_after(u), model.pair_after(v)),
                     )

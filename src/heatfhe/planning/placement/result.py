@@ -18,6 +18,7 @@ class Refresh:
     ``scales[i]`` multiplies value i before and its inverse after: below one it costs a level before (a plaintext
     product; the inverse is an integer), above one a level after. ``after`` are the levels once all that is done.
     ``folded`` marks a value of several ciphertexts that share complex bootstraps among themselves.
+    ``toll`` is what the bits it does not keep count, in seconds that nobody spends.
     """
 
     at: int
@@ -28,6 +29,7 @@ class Refresh:
     scales: tuple[float, ...]
     after: tuple[int, ...]
     folded: bool = False
+    toll: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.values) == len(self.scales) == len(self.after) <= 2:
@@ -65,6 +67,11 @@ class Placement:
     def seconds(self) -> float:
         """Predicted seconds of the program."""
         return self.work_seconds + self.refresh_seconds
+
+    @property
+    def price(self) -> float:
+        """What a placement makes small: seconds, and what missing bits count."""
+        return self.seconds + sum(r.toll for r in self.refreshes)
 
     @property
     def bootstraps(self) -> int:

@@ -121,7 +121,7 @@ class _Join:
 
     def _refreshed(self, a: int, k: int) -> float:
         option = self.model.options[self.node][k]
-        return float(self.plain[a, option.start]) + option.seconds
+        return float(self.plain[a, option.start]) + option.price
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class _Builder:
             plain[:, b] = column
         matrix = plain.copy()
         for option in self.model.options[v]:
-            fresh = plain[:, option.start] + option.seconds
+            fresh = plain[:, option.start] + option.price
             matrix[:, : option.after + 1] = np.minimum(matrix[:, : option.after + 1], fresh[:, None])
         floor = self.model.graph.required.get(v, 0)
         matrix[:, :floor] = matrix[:, floor : floor + 1]
@@ -281,7 +281,7 @@ class _Builder:
         asked[number[nodes[-1]]] = max(b, asked.get(number[nodes[-1]], 0))
         model = Model(Graph(nodes=tuple(small), required=asked), self.model.params, self.model.cost, self.model.rules)
         choices = greedy_choices(model)
-        price = settle(model, choices, "greedy").seconds
+        price = settle(model, choices, "greedy").price
         return price, {v - len(outside): choice for v, choice in choices.items()}
 
 
