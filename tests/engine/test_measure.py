@@ -252,6 +252,8 @@ def test_noise_tables_are_checked(tmp_path: Path) -> None:
     good: dict[str, Any] = {"name": "n", "engine": "clear", "params": "p", "hardware": "h", "samples": 1}
     good |= {"sigma": {1.0: 1e-3}, "constant": {1.0: 0.0}, "largest": {1.0: 1e-2}, "periods": {1: PeriodNoise(0, 0)}}
     assert NoiseTable(**good).at(1.0, 4).spread == pytest.approx(0.0, abs=1e-50)
+    small = {word: {0.01: 1.1e-7} for word in ("sigma", "constant", "largest")}
+    assert NoiseTable(**{**good, **small}).bits(0.01) == pytest.approx(16.47, abs=0.01)  # of the bound, not of one
     for change, words in (
         ({"constant": {}}, "same magnitudes"),
         ({"sigma": {1.0: float("nan")}}, "not a measurement"),

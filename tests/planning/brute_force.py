@@ -36,18 +36,17 @@ def cheapest(graph: Graph, params: Params, cost: CostTable, *, pairing: bool, pr
             k *= 2
         return k
 
-    def multiplied(node: Node) -> bool:
-        return not divided(node) and times(node) > 1
+    scales = {n.name: 1 / math.ceil(n.bound / params.reach) if divided(n) else times(n) for n in nodes}
+    tolls = {n.name: short(n, scales[n.name]) * cost.refresh(params.slots, params.slots) for n in nodes}
 
-    def toll(node: Node) -> float:
-        scale = 1 / math.ceil(node.bound / params.reach) if divided(node) else times(node)
-        return short(node, scale) * cost.refresh(params.slots, params.slots)
+    def multiplied(node: Node) -> bool:
+        return scales[node.name] > 1
 
     def rescaling(node: Node) -> float:
         once = {"add": 1, "multiply_plain": 1, "rescale": 1}
         if divided(node):
-            return node.parts * cost.price(once, 1) + toll(node)
-        return (node.parts * cost.price(once, top) if multiplied(node) else 0.0) + toll(node)
+            return node.parts * cost.price(once, 1) + tolls[node.name]
+        return (node.parts * cost.price(once, top) if multiplied(node) else 0.0) + tolls[node.name]
 
     split = cost.price({"add": 3, "conjugate": 1}, top)
 

@@ -63,6 +63,41 @@ def test_sampled_magnitudes_bound_what_a_solver_holds() -> None:
     assert power == 0.0
 
 
+def test_what_noise_counts_beside_is_followed_back_through_a_solver() -> None:
+    """A number that is divided by counts beside itself; what has converged, beside more."""
+    r, x = recorder()
+    d = r.domain(x, 0.01, 1.0)
+    fit, seen = ReciprocalFit(lo=0.01, hi=1.0), len(r.facts)
+    r.weigh(reciprocal(d, fit, 8))
+    assert x.facts.least == pytest.approx(0.01, rel=0.02)  # eight iterations converge: d log(1/x) = -dx / x
+    step, grid = 1e-7, x.facts.samples[0]
+    moved = np.abs(reciprocal(grid + step, fit, 8) / reciprocal(grid, fit, 8) - 1).max() / step
+    assert x.facts.least == pytest.approx(1 / moved, rel=1e-3)
+    assert all(f.least > 0 for f in r.facts[seen:])
+    r.weigh(x, part=1e-3)
+    assert x.facts.least == pytest.approx(0.01, rel=0.02)  # the smallest that anybody said
+    r.weigh(x, part=10.0)
+    assert x.facts.least == pytest.approx(0.001)
+
+
+def test_a_row_counts_beside_what_its_sum_says_and_its_root_beside_the_root() -> None:
+    r, x = recorder()
+    y = r.domain(x, -1.0, 1.0) * 0.5 + 0.5
+    row = y * y
+    r.weigh(row, 1e-4)
+    assert row.facts.least == pytest.approx(1e-4)
+    assert y.facts.least == pytest.approx(0.5e-2, rel=0.3)  # 2 y / max(1e-4, y^2) is largest at y = 1e-2
+    for known in (y, r.root(row)):
+        assert known.facts.bounds().max() == 1.0
+    with pytest.raises(ConfigError, match="not the square"):
+        r.root(y)
+    bounded = r.assume(r.input("z", period=1, bound=1.0), 1.0)
+    square = bounded * bounded
+    r.weigh(square, 1e-4)
+    assert (square.facts.least, bounded.facts.least) == pytest.approx((1e-4, 1e-2))
+    assert r.input("unknown", period=1, bound=1.0).facts.least == 0.0
+
+
 def test_bounds_follow_the_row_length() -> None:
     r, x = recorder()
     rows = Public(rows=1.0)

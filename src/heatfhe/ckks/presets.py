@@ -10,7 +10,8 @@
 | insecure-native-tiny | 3 | 35 | 998 | 24, 18 | none: unit tests |
 
 Every set runs SlotsToCoeffs first: its noise does not depend on a message's shape, so the figures hold for constant
-vectors, one-hot rows and single numbers as for random ones. Noise is relative to the bound a bootstrap is told; what
+vectors, one-hot rows and single numbers as for random ones. Noise is relative to the bound a bootstrap is told,
+or to one if that is larger (small values are refreshed as they are); what
 is promised of the worst slot leaves two bits, and three for the imaginary part a refreshed value may carry: at N = 2^11
 one refresh in 60 passes four and one in a million three, since noise in a slot goes with the secret's value there and
 has Laplace's tail (docs/security-native.md).

@@ -78,8 +78,8 @@ class NoiseTable:
                 raise ConfigError(f"noise table {self.name}: period {p!r} with {n} is not a measurement")
 
     def bits(self, magnitude: float) -> float:
-        """-log2 of the largest error relative to max(1, magnitude)."""
-        return -math.log2(max(self.largest[magnitude] / max(1.0, magnitude), 2.0**-60))
+        """-log2 of the largest error relative to the magnitude, which is the bound."""
+        return -math.log2(max(self.largest[magnitude] / magnitude, 2.0**-60))
 
     def at(self, bound: float, period: int) -> PeriodNoise:
         """Errors of a refresh with this bound and period: between measured ones by straight lines, over the logarithm

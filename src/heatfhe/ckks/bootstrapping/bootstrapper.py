@@ -53,8 +53,8 @@ class Bootstrapper:
         """Real and, where asked, imaginary part of the slots, refreshed.
 
         Domain  slots of period ``period`` (a power of two), of magnitude at most ``bound``; level at least the floor.
-        Bound   relative to ``bound``: the sine, 6.6 z^3 / R^2 in a slot z; EvalMod, R delta with delta about
-                2^-42.8 N / 2^11 at 58 bits; the rounding of level 0, sqrt(N / 18) R / q0.
+        Bound   relative to ``bound``, or to one below it: the sine, 6.6 z^3 / R^2 in a slot z; EvalMod, R delta with
+                delta about 2^-42.8 N / 2^11 at 58 bits; the rounding of level 0, sqrt(N / 18) R / q0.
         Depth   ``stc_levels`` of the value's own, which the recipe keeps apart; EvalMod's and CoeffsToSlots' above.
         Source  Chen, Chillotti, Song, EUROCRYPT 2019 (the order); the figures, docs/security-native.md.
         """

@@ -133,7 +133,7 @@ def matrices_of(period: int, most: int) -> int:
 
 
 def growth(bound: float) -> int:
-    """log2 of the power of two a value is divided by before it is refreshed, and multiplied by after."""
+    """log2 of the power of two a value is divided by before it is refreshed, and multiplied by after; 0 below one."""
     if not (math.isfinite(bound) and bound > 0):
         raise ConfigError(f"bootstrap bound must be a positive number, got {bound}")
     return max(math.ceil(math.log2(bound) - 1e-9), 0)
