@@ -160,13 +160,14 @@ class Model:
         one = self.cost.refresh(node.period, self.params.slots)
         after = self.levels - (1 if self.scale[i] > 1 else 0)
         start, extra = self._start(i), self._rescaling(i)
-        same = {"start": start, "toll": self.toll[i]}
-        alone = Option(after=after, seconds=node.parts * one + extra, bootstraps=node.parts, **same)
+        toll, whole = self.toll[i], node.parts * one + extra
+        alone = Option(start=start, after=after, seconds=whole, bootstraps=node.parts, toll=toll)
         if not self.rules.pairing or node.complex or node.parts < 2:
             return (alone,)
         half = math.ceil(node.parts / 2)
         seconds = half * one + (node.parts // 2) * self._more(node.period) + extra
-        folded = Option(after=self.pair_after(i), seconds=seconds, bootstraps=half, paired=True, **same)
+        after = self.pair_after(i)
+        folded = Option(start=start, after=after, seconds=seconds, bootstraps=half, paired=True, toll=toll)
         if self.params.pair_levels == 0 and folded.seconds <= alone.seconds:
             return (folded,)
         return (alone, folded)
