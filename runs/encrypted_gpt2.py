@@ -306,7 +306,7 @@ def compare_logits(
     from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
 
     tokens = prompt_of(words(args, circuit), 0, args.trace or 3)
-    clear = noisy_engine(made, (0.0, *SIGMAS), cache_bytes=CLEAR_CACHE)
+    clear = noisy_engine(made, (0.0, *SIGMAS), cache_bytes=CLEAR_CACHE, device="cpu" if args.trace else args.device)
     for position, rows in enumerate(logit_rows(made, circuit, clear, tokens)):
         bits = {f"{s:g}": logit_bits(rows[0], row) for s, row in zip(SIGMAS, rows[1:])}
         journal.write("logits under noise", position=position, bits=bits)

@@ -152,7 +152,7 @@ class Lockstep(Reporter):
         self._step += 1
 
     def _compare(self, step: Step, pair: Pair) -> None:
-        true, follows = pair.clear.slots
+        true, follows = self.clear.read(pair.clear)
         got = self.endpoint.get(pair.other)
         size, error, own = _largest(true), _largest(got - true), _largest(got - follows)
         imaginary = _largest(got.imag - true.imag)
@@ -186,7 +186,7 @@ def lockstep(
 
     rows = []
     for parts in run(plan, circuit, both, inputs(), program=ProgramName.LOGITS, reporter=both):
-        true = plan.packing.unpack_vocabulary([p.clear.slots[0] for p in parts])
+        true = plan.packing.unpack_vocabulary([both.clear.read(p.clear)[0] for p in parts])
         rows.append((true, plan.packing.unpack_vocabulary([endpoint.get(p.other) for p in parts])))
     return both.seen, rows
 
