@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from heatfhe.cli.proxy import EXAMPLES
-from heatfhe.client.proxy import BadRequest, read_ask
+from heatfhe.client.openai import BadRequest, read_ask
 from heatfhe.errors import ConfigError
 from heatfhe.server import ModelSource
 from tests.server.serving import ROOT, ServerProcess, served_circuit
@@ -139,6 +139,47 @@ def test_what_cannot_be_done_is_said(ai: Any, options: dict[str, object], said: 
     with pytest.raises(openai.BadRequestError, match=said) as caught:
         ai.completions.create(model="tiny", **options)
     assert caught.value.body["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("frequency_penalty", 0.5), ("presence_penalty", -1), ("logprobs", 0), ("tools", [{}]), ("suffix", "x")]
+    + [("response_format", {"type": "json_object"}), ("best_word", 1), ("echo", 1), ("seed", -1), ("seed", "a")],
+)
+def test_a_field_that_cannot_be_honoured_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_ask({"prompt": PROMPT, name: value}, chat=False, model="tiny")
+    assert caught.value.param == name
+    neutral = {"frequency_penalty": 0.0, "presence_penalty": 0, "logprobs": None, "user": "me", "tools": []}
+    assert read_ask({"prompt": PROMPT, **neutral}, chat=False, model="tiny").tokens == 16
+
+
+def test_echo_and_seed_are_honoured(ai: Any) -> None:
+    told = ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=8, echo=True)
+    assert told.choices[0].text == PROMPT + ANSWER
+    drawn = [ai.completions.create(model="tiny", prompt=PROMPT, max_tokens=6, temperature=1.9, seed=s) for s in (3, 3)]
+    assert drawn[0].choices[0].text == drawn[1].choices[0].text
+
+
+def test_models_and_unknown_routes_answer_as_openai_does(ai: Any, url: str) -> None:
+    assert ai.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="this proxy serves tiny") as caught:
+        ai.models.retrieve("other")
+    assert caught.value.body["code"] == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        ai.completions.create(model="other", prompt=PROMPT)
+    with pytest.raises(openai.NotFoundError, match="no such resource or method"):
+        ai.embeddings.create(model="tiny", input="w1")
+    wrong = httpx.get(f"{url}/completions")
+    assert wrong.status_code == 405
+    assert wrong.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_langchain_asks_and_streams(url: str) -> None:
+    langchain = pytest.importorskip("langchain_openai", reason="LangChain's client is a development dependency")
+    chat = langchain.ChatOpenAI(base_url=url, api_key="none", model="tiny", max_tokens=8, max_retries=0)
+    assert chat.invoke(PROMPT).content == ANSWER
+    assert "".join(part.content for part in chat.stream(PROMPT)) == ANSWER
 
 
 def test_an_error_in_a_stream_is_an_error(ai: Any) -> None:

@@ -234,20 +234,28 @@ def joined(source: ModelSource, home: Path, **options: Any) -> Iterator[Joined]:
 @contextmanager
 def on_socket(app: Joined, **options: Any) -> Iterator[str]:
     """The same app on a real socket, served by a thread of this process; yields its address."""
+    from heatfhe.server.http.protocol import bounded_protocol
+
+    protocol = bounded_protocol(**{"head_seconds": 60.0, **options})
+    with listening(app.app, app, http=protocol) as url:
+        yield url
+
+
+@contextmanager
+def listening(app: Any, owner: Joined | None = None, **options: Any) -> Iterator[str]:
+    """Any app on a real socket, served by a thread of this process; yields its address."""
     import socket
 
     import uvicorn
 
-    from heatfhe.server.http.protocol import bounded_protocol
-
     listener = socket.create_server(("127.0.0.1", 0))
-    protocol = bounded_protocol(**{"head_seconds": 60.0, **options})
-    config = uvicorn.Config(app.app, http=protocol, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     wait_for(lambda: server.started)
-    app.connections = server.server_state.connections
+    if owner is not None:
+        owner.connections = server.server_state.connections
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:

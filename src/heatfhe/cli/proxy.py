@@ -15,10 +15,13 @@ from heatfhe.cli.console import Console
 from heatfhe.client import Client
 from heatfhe.errors import ConfigError
 
-HELP = """OpenAI-compatible /v1/models, /v1/completions and /v1/chat/completions on this machine, for any program.
+HELP = """OpenAI-compatible /v1/models, /v1/completions and /v1/chat/completions on this machine, for any program, and
+/health and /metrics for whoever watches it.
 
 Without a temperature the choice is greedy; top_p and repetition_penalty make every step a request of its own. Stop
-strings cut the text here: the server always runs max_tokens steps."""
+strings cut the text here: the server always runs max_tokens steps, also for a program that hangs up; requests that
+come meanwhile wait, and a stream says how long. With --cancel-on-disconnect the job of a program that hangs up is
+cancelled: the server then sees when it did, which may depend on the words it had read."""
 EXAMPLES = """  heat proxy --local
   heat proxy --server https://fhe.example --token-file token.txt --port 8080
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
@@ -29,6 +32,11 @@ EXAMPLES = """  heat proxy --local
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line."""
     add_connection(parser, local=True)
+    parser.add_argument(
+        "--cancel-on-disconnect",
+        action="store_true",
+        help="end the job of a program that hangs up; tells the server when it did, which may depend on the answer",
+    )
     parser.add_argument("--port", type=int, default=8080, help="on 127.0.0.1; 0 picks a free one")
 
 
@@ -38,6 +46,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     from heatfhe.client import create_proxy
 
+    if args.cancel_on_disconnect:
+        console.warn("--cancel-on-disconnect tells the server when a program hangs up, which may depend on the answer")
     with connect(args, console) as client:
         _prepare(client, console)
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -47,7 +57,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         except OSError as err:
             raise ConfigError(f"port {args.port} cannot be used ({err.strerror}); choose another --port") from err
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        app = create_proxy(client)
+        app = create_proxy(client, cancel_on_disconnect=args.cancel_on_disconnect)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
         threading.Thread(target=_announce, args=(server, url, client, console), daemon=True).start()
         server.run(sockets=[listener])

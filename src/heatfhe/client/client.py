@@ -264,6 +264,7 @@ class Client:
         keep: bool | None = None,
         facts: Facts | None = None,
         rng: np.random.Generator | None = None,
+        stop: Callable[[], bool] = bool,
     ) -> Iterator[int]:
         """Token ids as they come. What is sent is fixed here: neither their values nor how many are read change it.
 
@@ -272,8 +273,9 @@ class Client:
 
         Free running (default): the server chooses under encryption, greedily or by added noise. ``interactive``: every
         step returns encrypted logits, and the client samples (top-p, repetition penalty). ``stop_early`` ends at the
-        model's end of text and thereby tells the server how long the answer is. The session is opened unless
-        ``conversation`` has one, and deleted at the end unless ``keep``; by default a conversation's own is kept.
+        model's end of text and thereby tells the server how long the answer is. ``stop`` is asked while the job runs:
+        once it is true the rest is cancelled, and the server sees when. The session is opened unless ``conversation``
+        has one, and deleted at the end unless ``keep``; by default a conversation's own is kept.
         """
         with self._link.turn:  # a generation that someone left may still move the conversation
             ids = self.check(prompt, tokens, sampler=sampler, interactive=interactive, conversation=conversation)
@@ -282,7 +284,7 @@ class Client:
         if ours:
             talk.session = self.open().session
         keep = not ours if keep is None else keep
-        asked = Asked(talk=talk, ids=ids, tokens=tokens, sampler=sampler or Sampler(), end=end, keep=keep)
+        asked = Asked(talk=talk, ids=ids, tokens=tokens, sampler=sampler or Sampler(), end=end, keep=keep, stop=stop)
         rng = fresh_generator() if rng is None else rng
         work = steps.interactive if interactive else steps.free
         return self._conduct(talk, keep, ours, lambda out: work(asked, rng, out)).tokens(facts)

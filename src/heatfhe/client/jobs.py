@@ -79,14 +79,14 @@ class Jobs:
         self._pending.note(job.key, name)
         return Sent(job.key, name, job.steps)
 
-    def fetch(self, sent: Sent, take: Take, note: Note) -> None:
+    def fetch(self, sent: Sent, take: Take, note: Note, stop: Callable[[], bool] = bool) -> None:
         """Hand every output to ``take`` in order and return when the job has ended.
 
-        ``take`` does not raise; it returns True to cancel what is left, which the server sees. A server that is lost
-        leaves the job pending; any other end of it does not.
+        ``take`` does not raise; it returns True to cancel what is left, which the server sees, as does ``stop``, asked
+        at every event. A server that is lost leaves the job pending; any other end of it does not.
         """
         try:
-            self._follow(sent, take, note)
+            self._follow(sent, take, note, stop)
         except LostServerError:
             raise
         except Refusal as refusal:
@@ -98,8 +98,8 @@ class Jobs:
             raise
         self._pending.remove(sent.key)
 
-    def _follow(self, sent: Sent, take: Take, note: Note) -> None:
-        step, steps, quiet = 0, sent.steps, 0
+    def _follow(self, sent: Sent, take: Take, note: Note, stop: Callable[[], bool]) -> None:
+        step, steps, quiet, stopped = 0, sent.steps, 0, False
         while True:
             for event in self._link.events(f"/v1/jobs/{sent.job}/events"):
                 quiet = 0
@@ -107,6 +107,9 @@ class Jobs:
                 ready = event.get("outputs")
                 if type(ready) is int:
                     step, steps = self._take(sent, step, steps, ready, take)
+                if not stopped and stop():
+                    stopped, steps = True, step
+                    self._link.json("POST", f"/v1/jobs/{sent.job}/cancel")
             body = self._link.json("GET", f"/v1/jobs/{sent.job}")
             row = Fields(body, of="job")
             state = row.text("state")

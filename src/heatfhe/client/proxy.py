@@ -3,89 +3,103 @@
 
 A generation always runs for the steps it was asked for: neither a stop string, nor the model's end of text, nor an
 output that cannot be read, nor a program that hangs up changes what the server sees. What comes after is dropped here.
+With ``cancel_on_disconnect`` a program that hangs up ends its job: the server sees when, and that may depend on words.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from collections.abc import AsyncIterator
+from typing import Any
 
+import numpy as np
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 
 from heatfhe.client.client import Client
-from heatfhe.client.sampling import Sampler
-from heatfhe.errors import ConfigError, DataError, HeatError
-from heatfhe.wire import Refusal
+from heatfhe.client.openai import Ask, BadRequest, error_body, failure_body, read_ask, status_of
 
 HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 MOST_BYTES = 1 << 20
-UNSUPPORTED = ("logprobs", "top_logprobs", "tools", "functions", "suffix", "logit_bias", "response_format", "audio")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """A request as the proxy understands it."""
-
-    prompt: str | tuple[int, ...]
-    tokens: int
-    sampler: Sampler
-    interactive: bool
-    stop: tuple[str, ...]
-    stream: bool
-    usage: bool
-    chat: bool
-
-
-class BadRequest(Exception):
-    """A request the endpoint cannot serve, with the parameter that is wrong."""
-
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
-        self.param, self.code = param, code
-        super().__init__(message)
+_POLL, _SAY_WAIT = 0.02, 5.0
 
 
 class Generation:
     """One generation on a thread of its own, drained to its end whether or not anyone still listens."""
 
-    def __init__(self, client: Client, ask: Ask, lock: threading.Lock) -> None:
-        self._client, self._ask, self._lock = client, ask, lock
+    def __init__(self, client: Client, ask: Ask, line: Line) -> None:
+        self._client, self._ask, self._line = client, ask, line
         self._pieces: queue.SimpleQueue[str | Exception | None] = queue.SimpleQueue()
         self.made: list[int] = []
         self.prompt_tokens = 0
         self.finish = "length"
+        self.over, self.cancelled = False, False
+        price, words = client.config.price, ask.prompt
+        guess = len(words.split()) if isinstance(words, str) else len(words)
+        self._left, self._since = guess * price.seconds_per_prompt_token + ask.tokens * price.seconds_per_token, 0.0
         self.thread = threading.Thread(target=self._run, daemon=True)
+        line.join(self)
         self.thread.start()
 
-    def pieces(self) -> Iterator[str]:
-        """Text as it comes; raises what went wrong."""
-        while (piece := self._pieces.get()) is not None:
+    def left(self) -> float:
+        """Seconds until it is over, by the server's last word or, before it begins, by the plan's price."""
+        return max(0.0, self._left - (time.monotonic() - self._since if self._since else 0.0))
+
+    def cancel(self) -> None:
+        """End it soon: what the server has not begun is not asked for."""
+        self.cancelled = True
+
+    async def pieces(self) -> AsyncIterator[str | float]:
+        """Text as it comes, and now and then the seconds to wait for a turn; raises what went wrong."""
+        said = 0.0
+        while True:
+            try:
+                piece = self._pieces.get_nowait()
+            except queue.Empty:
+                if (ahead := self._line.ahead(self)) is not None and time.monotonic() - said > _SAY_WAIT:
+                    said = time.monotonic()
+                    yield ahead
+                await asyncio.sleep(_POLL)
+                continue
+            if piece is None:
+                return
             if isinstance(piece, Exception):
                 raise piece
             yield piece
 
     def _run(self) -> None:
         try:
-            with self._lock:
-                self._generate()
+            with self._line.turn:
+                if not self.cancelled:
+                    self._since = time.monotonic()
+                    self._generate()
         except Exception as err:
             self._pieces.put(err)
         finally:
+            self.over = True
+            self._line.leave(self)
             self._pieces.put(None)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        if isinstance(eta := event.get("eta_s"), (int, float)):
+            self._left, self._since = float(eta), time.monotonic()
 
     def _generate(self) -> None:
         ask, bundle = self._ask, self._client.bundle
         ids = bundle.encode(ask.prompt) if isinstance(ask.prompt, str) else list(ask.prompt)
         self.prompt_tokens = len(ids)
+        if ask.echo:
+            self._pieces.put(ask.prompt if isinstance(ask.prompt, str) else bundle.decode(ids))
         shown, open_ = "", True
-        for token in self._client.stream(ids, ask.tokens, sampler=ask.sampler, interactive=ask.interactive):
+        rng = None if ask.seed is None else np.random.default_rng(ask.seed)  # of the choice, not of the encryption
+        options: dict[str, Any] = {"sampler": ask.sampler, "interactive": ask.interactive, "rng": rng}
+        for token in self._client.stream(ids, ask.tokens, facts=self._note, stop=lambda: self.cancelled, **options):
             if not open_:
                 continue  # the steps were fixed when they were asked for
             self.made.append(token)
@@ -109,35 +123,85 @@ class Generation:
                 self._pieces.put(rest)
 
 
+class Line:
+    """Who waits for the server: one generation runs at a time."""
+
+    def __init__(self) -> None:
+        self.turn, self._lock = threading.Lock(), threading.Lock()
+        self._waiting: list[Generation] = []
+        self.served = 0
+
+    def join(self, one: Generation) -> None:
+        with self._lock:
+            self._waiting.append(one)
+
+    def leave(self, one: Generation) -> None:
+        with self._lock:
+            self._waiting.remove(one)
+            self.served += 1
+
+    def ahead(self, one: Generation) -> float | None:
+        """Expected seconds until a generation's turn comes; None for the first."""
+        with self._lock:
+            before = self._waiting[: self._waiting.index(one)] if one in self._waiting else []
+        return sum(g.left() for g in before) if before else None
+
+    def facts(self) -> dict[str, Any]:
+        """How many wait or run, for how long by expectation, and how many were served."""
+        with self._lock:
+            waiting = list(self._waiting)
+        seconds = round(sum(g.left() for g in waiting), 1)
+        return {"waiting": len(waiting), "expected_wait_s": seconds, "served": self.served}
+
+
 def _held(text: str, stops: tuple[str, ...]) -> int:
     return max((k for s in stops for k in range(1, len(s)) if text.endswith(s[:k])), default=0)
 
 
-def create_proxy(client: Client) -> Any:
-    """The app. One generation runs at a time; others wait their turn."""
-    app = FastAPI(title="heatfhe proxy", docs_url=None, redoc_url=None)
-    lock = threading.Lock()
+def create_proxy(client: Client, *, cancel_on_disconnect: bool = False) -> Any:
+    """The app. One generation runs at a time; others wait their turn and are told how long by expectation."""
+    app = FastAPI(title="heatfhe proxy", docs_url=None, redoc_url=None, openapi_url=None)
+    line = Line()
 
-    async def models(request: Request) -> JSONResponse:
-        if (refused := _foreign(request)) is not None:
-            return refused
+    async def refused(_request: Request, err: Exception) -> Response:
+        assert isinstance(err, HTTPException)
+        return _error(err.status_code, f"no such resource or method: {str(err.detail).lower()}", "unknown_url")
+
+    async def models(request: Request, name: str | None = None) -> Response:
+        if (foreign := _foreign(request)) is not None:
+            return foreign
         row = {"id": client.config.model, "object": "model", "created": 0, "owned_by": "heatfhe"}
-        return JSONResponse({"object": "list", "data": [row]})
+        if name is None:
+            return JSONResponse({"object": "list", "data": [row]})
+        if name != row["id"]:
+            return _error(404, f"this proxy serves {row['id']}", "model_not_found")
+        return JSONResponse(row)
+
+    async def health(request: Request) -> Response:
+        return _foreign(request) or JSONResponse({"status": "ok", "model": client.config.model, **line.facts()})
+
+    async def metrics(request: Request) -> Response:
+        rows = {k if k != "served" else "served_total": v for k, v in line.facts().items()}
+        text = "".join(f"heatfhe_proxy_{name} {value}\n" for name, value in rows.items())
+        return _foreign(request) or PlainTextResponse(text)
 
     async def answer(request: Request, chat: bool) -> Response:
-        if (refused := _foreign(request)) is not None:
-            return refused
+        if (foreign := _foreign(request)) is not None:
+            return foreign
         try:
             ask = read_ask(await _json(request), chat=chat, model=client.config.model)
-        except (BadRequest, ConfigError) as err:
-            return _error(400, str(err), getattr(err, "param", None), getattr(err, "code", None))
-        generation = Generation(client, ask, lock)
-        if ask.stream:
-            return StreamingResponse(_stream(client, ask, generation), media_type="text/event-stream")
-        try:
-            text = await run_in_threadpool(lambda: "".join(generation.pieces()))
+            generation = Generation(client, ask, line)
+            if ask.stream:
+                body = _stream(client, ask, generation, cancel_on_disconnect)
+                return StreamingResponse(body, media_type="text/event-stream")
+            text = ""
+            watch = asyncio.create_task(_watch(request, generation)) if cancel_on_disconnect else None
+            async for piece in generation.pieces():
+                text += piece if isinstance(piece, str) else ""
+            if watch is not None:
+                watch.cancel()
         except Exception as err:
-            return _failure(err)
+            return JSONResponse(failure_body(err), status_code=status_of(err))
         return JSONResponse(_whole(client, ask, generation, text))
 
     async def completions(request: Request) -> Response:
@@ -146,87 +210,17 @@ def create_proxy(client: Client) -> Any:
     async def chat_completions(request: Request) -> Response:
         return await answer(request, True)
 
-    app.add_api_route("/v1/models", models, methods=["GET"], response_class=Response)
-    app.add_api_route("/v1/completions", completions, methods=["POST"], response_class=Response)
-    app.add_api_route("/v1/chat/completions", chat_completions, methods=["POST"], response_class=Response)
+    app.add_exception_handler(HTTPException, refused)
+    for path, route, method in (
+        ("/v1/models", models, "GET"),
+        ("/v1/models/{name}", models, "GET"),
+        ("/v1/completions", completions, "POST"),
+        ("/v1/chat/completions", chat_completions, "POST"),
+        ("/health", health, "GET"),
+        ("/metrics", metrics, "GET"),
+    ):
+        app.add_api_route(path, route, methods=[method], response_class=Response)
     return app
-
-
-def read_ask(body: Any, *, chat: bool, model: str) -> Ask:
-    """Read an OpenAI-style body; what cannot be honoured is refused, never ignored in silence."""
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object")
-    for name in UNSUPPORTED:
-        if body.get(name):
-            raise BadRequest(f"{name} cannot be computed under encryption here", name)
-    if body.get("n", 1) != 1 or body.get("best_of", 1) not in (1, None):
-        raise BadRequest("only one answer per request", "n")
-    if body.get("model") not in (None, model):
-        raise BadRequest(f"this proxy serves {model}", "model", "model_not_found")
-    tokens = next((v for v in map(body.get, ("max_completion_tokens", "max_tokens")) if v is not None), 16)
-    if type(tokens) is not int or tokens < 1:
-        raise BadRequest("max_tokens must be a positive integer", "max_tokens")
-    numbers = {}
-    for name, default in (("temperature", 0.0), ("top_p", 1.0), ("repetition_penalty", 1.0)):
-        value = body.get(name)
-        if value is not None and not _is_number(value):
-            raise BadRequest(f"{name} must be a number", name)
-        numbers[name] = default if value is None else float(value)
-    sampler = Sampler(**numbers)
-    stop = body.get("stop")
-    stop = [] if stop is None else [stop] if isinstance(stop, str) else stop
-    if not isinstance(stop, list) or len(stop) > 4 or not all(isinstance(s, str) and s for s in stop):
-        raise BadRequest("stop must be up to four strings", "stop")
-    options = body.get("stream_options") or {}
-    return Ask(
-        prompt=_chat_prompt(body.get("messages")) if chat else _prompt(body.get("prompt")),
-        tokens=tokens,
-        sampler=sampler,
-        interactive=sampler.needs_logits,
-        stop=tuple(stop),
-        stream=body.get("stream") is True,
-        usage=isinstance(options, dict) and options.get("include_usage") is True,
-        chat=chat,
-    )
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a JSON number that a float can hold."""
-    return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 64)
-
-
-def _is_text(value: Any) -> TypeGuard[str]:
-    """Whether a value is text that has a UTF-8 form: half of a surrogate pair has none."""
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
-def _prompt(value: Any) -> str | tuple[int, ...]:
-    if isinstance(value, list) and len(value) == 1 and type(value[0]) is not int:
-        value = value[0]
-    if _is_text(value) and value:
-        return value
-    if isinstance(value, list) and value and all(type(v) is int for v in value):
-        return tuple(value)
-    raise BadRequest("prompt must be one text, or one list of token ids", "prompt")
-
-
-def _chat_prompt(messages: Any) -> str:
-    """Messages as plain text: contents in order, one per line. The models served here know no roles."""
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest("messages must be a non-empty list", "messages")
-    texts = []
-    for message in messages:
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
-            parts = [p.get("text") for p in content if isinstance(p, dict) and p.get("type") == "text"]
-            content = "".join(p for p in parts if isinstance(p, str))
-        if not _is_text(content):
-            raise BadRequest("every message needs text as its content", "messages")
-        texts.append(content)
-    prompt = "\n".join(texts)
-    if not prompt:
-        raise BadRequest("the messages hold no text", "messages")
-    return prompt
 
 
 def _usage(generation: Generation) -> dict[str, int]:
@@ -251,7 +245,15 @@ def _frame(client: Client, ask: Ask, *, stream: bool) -> dict[str, Any]:
     }
 
 
-def _stream(client: Client, ask: Ask, generation: Generation) -> Iterator[bytes]:
+async def _watch(request: Request, generation: Generation) -> None:
+    while not generation.over:
+        if await request.is_disconnected():
+            generation.cancel()
+            return
+        await asyncio.sleep(_POLL)
+
+
+async def _stream(client: Client, ask: Ask, generation: Generation, cancels: bool) -> AsyncIterator[bytes]:
     frame = _frame(client, ask, stream=True)
 
     def chunk(text: str | None, finish: str | None = None, *, first: bool = False) -> bytes:
@@ -263,18 +265,23 @@ def _stream(client: Client, ask: Ask, generation: Generation) -> Iterator[bytes]
         choice = {"index": 0, "finish_reason": finish, "logprobs": None, **said}
         return _data({**frame, "choices": [choice]})
 
-    if ask.chat:
-        yield chunk("", first=True)
     try:
-        for piece in generation.pieces():
-            yield chunk(piece)
+        if ask.chat:
+            yield chunk("", first=True)
+        async for piece in generation.pieces():
+            if isinstance(piece, str):
+                yield chunk(piece)
+            else:  # a comment of the event stream: programs skip it, people and logs see it
+                yield f": waiting for its turn, about {piece:.0f} s\n\n".encode()
+        yield chunk(None, generation.finish)
+        if ask.usage:
+            yield _data({**frame, "choices": [], "usage": _usage(generation)})
+        yield b"data: [DONE]\n\n"
     except Exception as err:
-        yield _data(_error_body(_status(err), _reason(err)))
-        return
-    yield chunk(None, generation.finish)
-    if ask.usage:
-        yield _data({**frame, "choices": [], "usage": _usage(generation)})
-    yield b"data: [DONE]\n\n"
+        yield _data(failure_body(err))
+    finally:
+        if cancels and not generation.over:  # whoever listened is gone
+            generation.cancel()
 
 
 def _data(value: Any) -> bytes:
@@ -307,25 +314,5 @@ async def _json(request: Request) -> Any:
         raise BadRequest("the body is not JSON") from err
 
 
-def _status(err: Exception) -> int:
-    if isinstance(err, Refusal):
-        return err.status if err.status in (401, 429, 503) else 502
-    return 400 if isinstance(err, (ConfigError, DataError)) else 502 if isinstance(err, HeatError) else 500
-
-
-def _reason(err: Exception) -> str:
-    return str(err) if isinstance(err, HeatError) else "the proxy failed"
-
-
-def _failure(err: Exception) -> JSONResponse:
-    code = "context_length_exceeded" if "context" in str(err) and isinstance(err, ConfigError) else None
-    return _error(_status(err), _reason(err), None, code)
-
-
-def _error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def _error(status: int, message: str, param: str | None = None, code: str | None = None) -> JSONResponse:
-    return JSONResponse(_error_body(status, message, param, code), status_code=status)
+def _error(status: int, message: str, code: str | None = None) -> JSONResponse:
+    return JSONResponse(error_body(status, message, None, code), status_code=status)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ DUMMY = 0  # a token to send where the true one could not be read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A generation that was checked; ``end`` is the token that stops it early, if any."""
+    """A generation that was checked; ``end`` is the token that stops it early, if any; ``stop`` is asked as it runs."""
 
     talk: Conversation
     ids: list[int]
@@ -37,6 +37,7 @@ class Asked:
     sampler: Sampler
     end: int | None
     keep: bool
+    stop: Callable[[], bool] = bool
 
 
 def session_state(link: Link, session: str) -> tuple[int, bool]:
@@ -75,7 +76,7 @@ class Steps:
                 row = gumbel_noise(rng, self._config.vocabulary, temperature)
                 noise += [self._keyring.encrypt(v, level=layout.noise_level) for v in layout.place_words(row)]
         sent = self._send(asked, asked.ids, program=program, steps=asked.tokens, noise=noise)
-        self._fetch(sent, asked.talk, lambda parts: self._take_word(asked.talk, parts, asked.end, out), out)
+        self._fetch(sent, asked.talk, lambda parts: self._take_word(asked.talk, parts, asked.end, out), out, asked.stop)
 
     def again(self, job: PendingJob, talk: Conversation, out: Exchange) -> None:
         """The outputs of a job in free running that another process sent."""
@@ -97,7 +98,9 @@ class Steps:
             return False
 
         for _ in range(asked.tokens):
-            self._fetch(self._send(asked, fresh, program=ProgramName.LOGITS, steps=1), talk, take, out)
+            self._fetch(self._send(asked, fresh, program=ProgramName.LOGITS, steps=1), talk, take, out, asked.stop)
+            if asked.stop():
+                return
             talk.position, talk.pending = session_state(self._link, talk.session)
             token = chosen[-1]
             if token is not None and token == asked.end:
@@ -105,7 +108,9 @@ class Steps:
             # After a failure the remaining steps are asked for all the same, with a token that means nothing.
             fresh = [DUMMY if token is None else token]
 
-    def _fetch(self, sent: Sent, talk: Conversation, take: Take, out: Exchange) -> None:
+    def _fetch(
+        self, sent: Sent, talk: Conversation, take: Take, out: Exchange, stop: Callable[[], bool] = bool
+    ) -> None:
         """Fetch a job's outputs; what a simulation says of its magnitudes is added to the conversation."""
         before = talk.exceeded
 
@@ -114,7 +119,7 @@ class Steps:
                 talk.exceeded = before + count
             out.note(event)
 
-        self._jobs.fetch(sent, take, note)
+        self._jobs.fetch(sent, take, note, stop)
 
     def _take_word(self, talk: Conversation, parts: Sequence[bytes], end: int | None, out: Exchange) -> bool:
         """Read the word of a step; True if it ends the text."""
