@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites goldens by name: PYTHONPATH=src python -m tests.golden.make digests wire numbers plan tiny
+"""Rewrites goldens by name: PYTHONPATH=src python -m tests.golden.make digests wire numbers plan tiny models
 
 ``tiny`` is the circuit that plans are made of. It is kept as a folder because its calibration is measured in floating
 point and differs in last bits between processors; what is made from the folder does not.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.circuit import Circuit
-from tests.golden import digests, numbers, wire
+from tests.golden import digests, models, numbers, wire
 from tests.tiny import tiny_circuit
 
 HERE = Path(__file__).parent
@@ -51,6 +51,7 @@ MAKERS: dict[str, Callable[[], object]] = {
     "digests": lambda: _write("digests", digests.everything(tiny(), HERE / "tiny")),
     "wire": lambda: _write("wire", wire.everything()),
     "numbers": lambda: _write("numbers", numbers.everything()),
+    "models": lambda: _write("models", models.everything()),
 }
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from heatfhe.approx import activation, cutmax, inverse_sqrt, rms_norm, softmax, softmax_solvers
 from heatfhe.errors import ConfigError
-from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Residual
+from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Residual, turns
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
@@ -110,6 +110,9 @@ def _attention(circuit: Circuit, stage: Attention, given: list[Rows], cache: Cac
         part.reshape(*part.shape[:-1], shape.heads, shape.head_width).swapaxes(-2, -3)
         for part in (np.split(given[0], 3, axis=-1) if len(given) == 1 else given)
     )  # each (B..., h, T, e)
+    if stage.rotary is not None:
+        cosine, sine = turns(stage.rotary, shape.head_width, start + np.arange(q.shape[-2]))
+        q, k = (part * cosine + np.roll(part, shape.head_width // 2, axis=-1) * sine for part in (q, k))
     if stage.name in cache.keys:
         k = np.concatenate([cache.keys[stage.name], k], axis=-2)
         v = np.concatenate([cache.values[stage.name], v], axis=-2)

@@ -11,6 +11,15 @@ from heatfhe.errors import ConfigError
 from heatfhe.stages import Activation, Attention, Linear, Norm, Shape, Stage, of
 
 S = TypeVar("S")
+# Hugging Face's names of one function; what is not here has no fit.
+ACTIVATIONS = {
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu": "gelu",
+    "silu": "silu",
+    "swish": "silu",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from heatfhe.errors import ConfigError
-from heatfhe.models.architecture import Architecture
+from heatfhe.models.architecture import ACTIVATIONS, Architecture
 from heatfhe.stages import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Residual, Shape, Stage
 
 PREFIX = "transformer."
-# Hugging Face's names of one function; what is not here has no fit.
-ACTIVATIONS = {
-    "gelu_new": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
-    "gelu_fast": "gelu_new",
-    "gelu": "gelu",
-    "silu": "silu",
-    "swish": "silu",
-}
 
 
 def describe(model: Any) -> Architecture:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
 from heatfhe.planning.weights import Biased, Embedding, Weight, parse_weight, placed
+from heatfhe.stages import turns
 
 if TYPE_CHECKING:
     from heatfhe.planning.source import PlaintextSource
@@ -83,6 +84,28 @@ class Mask(_Slots, Enum):
             Mask.WORDS: lambda: p.vocabulary(part) >= 0,
         }
         return np.asarray(where[self](), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(_Slots):
+    """A mask of the heads' layout times the cosine or the signed sine of rotary positions."""
+
+    moves: ClassVar[bool] = True
+    mask: Mask
+    base: float
+    sine: bool
+
+    @property
+    def key(self) -> str:
+        return f"turn:{'sin' if self.sine else 'cos'}:{self.base!r}:{self.mask.key}"
+
+    def parts(self, s: PlaintextSource) -> int:
+        return self.mask.parts(s)
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        numbers = turns(self.base, s.circuit.shape.head_width, [position])[self.sine][0]
+        ahead = part if self.mask is Mask.APPEND_K else 0  # a ciphertext of keys is moved by as many entries
+        return self.mask.slots(s, position, part) * placed(numbers, s.packing.inner(ahead))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +175,7 @@ class Diagonal(_Slots):
         return s.diagonal(self.weight, self.giant, self.baby)
 
 
-Factor = Union[Mask, Skew, Position, Bias, Diagonal]
+Factor = Union[Mask, Turn, Skew, Position, Bias, Diagonal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +277,9 @@ def _factor(name: str) -> Factor:
     if kind == "map":
         weight, giant, baby = rest.split(":")
         return Diagonal(parse_weight(weight), int(giant), int(baby))
+    if kind == "turn":
+        part, base, mask = rest.split(":")
+        return Turn(Mask(mask), float(base), part == "sin")
     weight_of_bias = parse_weight(rest)
     if kind != "bias" or isinstance(weight_of_bias, Embedding):
         raise ValueError(name)

@@ -305,7 +305,7 @@ class Recorder:
     def rotate_many(self, value: Traced, by: Sequence[int]) -> list[Traced]:
         """Several rotations of one value, hoisted; a rotation by zero is the value itself."""
         wanted = [k % self.slots for k in by]
-        moved = tuple(k for k in wanted if k)
+        moved = tuple(dict.fromkeys(k for k in wanted if k))
         if not moved:
             return [value for _ in wanted]
         ids = tuple(self._value(replace(value.facts, last=False, input="", least=0.0)) for _ in moved)

@@ -23,7 +23,7 @@ from heatfhe.halting import HaltingTable, expected_reciprocal
 from heatfhe.models import Architecture
 from heatfhe.records import SoftmaxCalibration
 from heatfhe.sites.switch import Switch
-from heatfhe.stages import Attention, Linear, layers, readers, writers
+from heatfhe.stages import Attention, Linear, layers, readers, turns, writers
 
 Solve = Callable[[Tensor], Tensor]
 
@@ -49,6 +49,7 @@ class AttentionSite(nn.Module):
         self.layer = layers(architecture.stages)[stage.name]
         self.original = (original,)  # in a tuple, so that torch does not count it as a child
         self.calibration: SoftmaxCalibration | None = None
+        self._angles: tuple[Any, tuple[Tensor, ...]] = None, ()  # of the last forward
         made = writers(architecture.stages)
         projections = [made[value] for value in stage.inputs]
         outputs = readers(architecture.stages, stage.writes)
@@ -80,6 +81,8 @@ class AttentionSite(nn.Module):
         head_width = sum(part.shape[-1] for part in made) // (stage.heads + 2 * stage.cached)
         parts = made if len(made) == 3 else made[0].split(stage.widths(head_width), dim=-1)
         q, k, v = (part.unflatten(-1, (-1, head_width)).transpose(1, 2) for part in parts)
+        if stage.rotary is not None:
+            q, k = self._turned(q, k, 0 if cache is None else int(cache.get_seq_length(self.layer)))
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
         if switch.tap is not None:
@@ -91,6 +94,16 @@ class AttentionSite(nn.Module):
         out = attend_exactly(self, q, k, v) if exact else attend_eagerly(self, q, k, v)
         out = switch.see(stage.writes, out.transpose(1, 2).flatten(-2).to(made[0].dtype))
         return self._project(out), None
+
+    def _turned(self, q: Tensor, k: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Queries and keys turned by their positions; the model's own angles are float32 whatever its weights are."""
+        base, rows, half = self.stage.rotary, q.shape[-2], q.shape[-1] // 2
+        assert base is not None
+        if self._angles[0] != (key := (start, rows, q.device, q.dtype)):
+            made = (torch.as_tensor(part).to(q) for part in turns(base, 2 * half, range(start, start + rows)))
+            self._angles = key, tuple(made)
+        cosine, sine = self._angles[1]
+        return q * cosine + q.roll(half, -1) * sine, k * cosine + k.roll(half, -1) * sine
 
     def _project(self, out: Tensor) -> Tensor:
         for name in self._outputs:

@@ -17,6 +17,7 @@ from heatfhe.stages.types import (
     Stage,
     stage_from_json,
     stage_to_json,
+    turns,
 )
 
 __all__ = [
@@ -40,5 +41,6 @@ __all__ = [
     "solved",
     "stage_from_json",
     "stage_to_json",
+    "turns",
     "writers",
 ]

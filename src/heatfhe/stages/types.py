@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Union, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.records import FamilyName
 
@@ -153,7 +156,8 @@ class Attention(_Stage):
 
     It reads queries, keys and values as one joined value or as three. ``key_value_heads`` of them (by default as many
     as ``heads``) serve several heads each. ``scale`` multiplies the scores; by default one over the root of the head
-    width does.
+    width does. With ``rotary`` queries and keys are turned by their position: entry i of a head and the one half a head
+    further on are a point in the plane, turned by position / rotary^(2 i / head width).
     """
 
     families: ClassVar[tuple[FamilyName, ...]] = ("softmax_init", "softmax_refine")
@@ -164,12 +168,15 @@ class Attention(_Stage):
     heads: int
     key_value_heads: int | None = None
     scale: float | None = None
+    rotary: float | None = None
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.cached < 1 or self.heads % self.cached:
             raise ConfigError(f"{self.name}: {self.heads} heads cannot share {self.cached} keys and values")
         if self.scale is not None and not 0.0 < self.scale < math.inf:
             raise ConfigError(f"{self.name}: a scale of scores must be positive and finite, got {self.scale:g}")
+        if self.rotary is not None and not 1.0 < self.rotary < math.inf:
+            raise ConfigError(f"{self.name}: rotary positions need a finite base above 1, got {self.rotary:g}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -198,6 +205,8 @@ class Attention(_Stage):
         """Queries, keys and values of whole heads."""
         if self.heads != shape.heads:
             raise ConfigError(f"{self.name}: has {self.heads} heads, the shape says {shape.heads}")
+        if self.rotary is not None and shape.head_width % 2:
+            raise ConfigError(f"{self.name}: rotary positions need an even head width, got {shape.head_width}")
         widths = self.widths(shape.head_width)
         return Needs((sum(widths),) if isinstance(self.reads, str) else widths, {}, shape.width)
 
@@ -255,6 +264,13 @@ class Argmax(_Stage):
     _width: ClassVar[str] = "vocabulary"
     reads: str
     writes: str
+
+
+def turns(base: float, head_width: int, positions: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rotary positions: (cosine, sine), each (positions, head width): x turned is x cosine + half_away(x) sine."""
+    angle = np.asarray(positions)[:, None] * float(base) ** (-np.arange(0, head_width, 2) / head_width)
+    cosine, sine = np.cos(angle), np.sin(angle)
+    return np.concatenate([cosine, cosine], axis=-1), np.concatenate([-sine, sine], axis=-1)
 
 
 Stage = Union[Embed, Norm, Linear, Attention, Activation, Gate, Residual, Head, Argmax]

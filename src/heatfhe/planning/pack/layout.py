@@ -143,12 +143,19 @@ class Packing:
         s = np.arange(self.n)
         return s // self.stride, s % self.stride // self.Hp, s % self.Hp
 
+    def inner(self, ahead: int) -> Index:
+        """Index inside a head of every slot, or of the one ``ahead`` entries on. Halves of a head lie half a padded
+        head apart, so that one rotation leads from each to the other."""
+        e = (self.coordinates[0] + ahead) % self.dh
+        upper, half = e >= (self.dh + 1) // 2, (self.shape.head_width + 1) // 2
+        index = np.where(upper, half + e - (self.dh + 1) // 2, e)
+        return np.where(index < np.where(upper, self.shape.head_width, half), index, -1)
+
     @cached_property
     def heads(self) -> Index:
         """Layout I of queries, keys, values and the attention's output."""
-        e, _, h = self.coordinates
-        real = (h < self.shape.heads) & (e < self.shape.head_width)
-        return np.where(real, h * self.shape.head_width + e, -1)
+        h, inner = self.coordinates[2], self.inner(0)
+        return np.where((h < self.shape.heads) & (inner >= 0), h * self.shape.head_width + inner, -1)
 
     def hidden(self, part: int) -> Index:
         """Layout I of one ciphertext of the hidden vector."""

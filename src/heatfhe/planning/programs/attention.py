@@ -14,7 +14,7 @@ from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, to_heads
-from heatfhe.planning.plaintexts import Mask, Public
+from heatfhe.planning.plaintexts import Mask, Public, Turn
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.recorder import FREE_TIMES, Traced
 from heatfhe.planning.weights import Projection, Third
@@ -42,7 +42,11 @@ def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
         with r.group():
             q = b.real_part(b.diagonals(babies, shared), shared)
             q = b.shifted(r.sum_over(q, p.Hp, p.t), weights["q"])
-            q = b.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
+            if stage.rotary is not None:
+                turned = r.rotate_many(q, _ahead(b, stage))
+                q = b.copied(_turned(b, stage, Mask.FIRST, turned, 1.0), p.Hp, p.t)
+            else:
+                q = b.replicated(q, p.Hp, p.t, first) if p.t > 1 else q
         fit = b.circuit.calibration.softmaxes[name].fit
         r.assume(q, b.bound(f"{name}/q") * 2 / (stage.divisor(b.circuit.shape.head_width) * fit.width))
         both, carried = _keys_and_values(b, babies, products["k"], products["v"])
@@ -54,8 +58,8 @@ def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
             return b.shifted(r.select(both, part), weights[THIRDS[1 + part]], carried)
 
         with r.group():
-            moved = r.join(*r.rotate_many(fresh(0), [p.stride * j for j in range(p.m)]))
-            keys = caches["k"] + moved * (Public.of(Mask.APPEND_K) / carried)
+            turned = r.rotate_many(fresh(0), _ahead(b, stage, p.m))
+            keys = caches["k"] + _turned(b, stage, Mask.APPEND_K, turned, carried)
         with r.group():
             values = caches["v"] + fresh(1) * (Public.of(Mask.APPEND_V) / carried)
         for kind, cache in (("k", keys), ("v", values)):
@@ -76,6 +80,22 @@ def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
         out = b.replicated(r.sum_over(out, p.Hp, p.t), p.Hp, max(1, p.t // 2), mask)
     out.facts.period = p.n
     return r.assume(out, b.bound(stage.writes) * b.scales.values[stage.writes])
+
+
+def _ahead(b: Builder, stage: Attention, parts: int = 1) -> list[int]:
+    """Rotations to the entries that each ciphertext begins with and, for rotary positions, to those half a head on."""
+    near = [b.p.stride * j for j in range(parts)]
+    return near if stage.rotary is None else near + [k + b.p.n // 2 for k in near]
+
+
+def _turned(b: Builder, stage: Attention, mask: Mask, moved: list[Traced], carried: float) -> Traced:
+    """What ``_ahead`` leads to, masked: cosine and sine of rotary positions are in the masks and cost no level."""
+    if stage.rotary is None:
+        return b.r.join(*moved) * (Public.of(mask) / carried)
+    half = len(moved) // 2
+    halves = b.r.join(*moved[:half]), b.r.join(*moved[half:])
+    factors = [Public.of(Turn(mask, stage.rotary, sine)) / carried for sine in (False, True)]
+    return b.r.plain_sum(list(zip(halves, factors)))
 
 
 def _keys_and_values(b: Builder, babies: dict[int, Traced], k: LinearMap, v: LinearMap) -> tuple[Traced, float]:

@@ -70,7 +70,10 @@ class Builder:
 
     def replicated(self, x: Traced, width: int, copies: int, mask: Public) -> Traced:
         """From a value that is right in copy 0 only to the same in every copy; the mask costs the level."""
-        x = x * mask
+        return self.copied(x * mask, width, copies)
+
+    def copied(self, x: Traced, width: int, copies: int) -> Traced:
+        """From a value that is zero in all copies but the first to the same in every copy."""
         for k in range(copies.bit_length() - 1):
             x = x + x.rotate(-(width << k))
         return x
