@@ -350,7 +350,7 @@ def _teacher(prepared: Prepared) -> torch.nn.Module:
     """A frozen copy of the parent with its own nonlinearities: sites keep every weight's name."""
     model: Any = prepared.model
     config = copy.deepcopy(model.config)
-    if config.activation_function == "gelu_new":
+    if getattr(config, "activation_function", None) == "gelu_new":
         config.activation_function = "gelu_pytorch_tanh"  # the same function as one kernel instead of eight
     teacher: torch.nn.Module = type(model)(config)
     teacher.load_state_dict(model.state_dict())
