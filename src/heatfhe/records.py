@@ -181,7 +181,8 @@ class Calibration:
     """For every site its domain, fitted constants and count, for one set of weights (``fingerprint``).
 
     ``magnitudes`` are observed maxima of named values (``h.3.in``, ``h.3.attn/q`` ...), which planning turns into the
-    bounds a refresh must respect. ``context`` is the longest row the domains cover.
+    bounds a refresh must respect. ``context`` is the longest row the domains cover, the ``prefix`` included: public
+    tokens in front of every sequence, whose own positions the domains leave out.
     """
 
     fingerprint: str
@@ -195,6 +196,7 @@ class Calibration:
     activations: Mapping[str, ActivationCalibration]
     argmax: ArgmaxCalibration | None = None
     magnitudes: Mapping[str, float] = field(default_factory=dict)
+    prefix: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{family} {count}" for family, count in self.iterations().items())
@@ -275,6 +277,8 @@ class Calibration:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form; each part is a list of what its mapping holds by name."""
         body = plain(self)
+        if not self.prefix:
+            del body["prefix"]
         return body | {part: list(body[part].values()) for part in _PARTS}
 
     @classmethod

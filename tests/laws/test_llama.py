@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from heatfhe.circuit import Generation
 from heatfhe.planning import plan
 from heatfhe.planning.pack import power_of_two
 from heatfhe.sites import prepare, restore
@@ -15,6 +16,11 @@ from tests.llama_tiny import exported, random_tokens, tiny_llama
 from tests.planning.clear_run import clear_params, generate, teacher_forced
 
 SEEDS = [pytest.param(seed, marks=() if seed < 5 else pytest.mark.slow) for seed in range(100)]
+
+
+def clean(made: Generation) -> bool:
+    """Whether a word was chosen every time: what an undecided row of a random model leads to lies in no domain."""
+    return all(0.9 < leader < 1.1 for leader in made.leaders)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -48,10 +54,11 @@ def test_laws_4_and_6_the_circuit_is_its_plan_and_the_trace_is_public(seed: int)
     padded = power_of_two(circuit.shape.heads) * power_of_two(circuit.shape.head_width)
     small = plan(circuit, clear_params(4 * padded), programs=("generate", "prompt", "logits"), mlp="AB"[seed % 2])
     assert (small.packing.t, small.packing.m) == (4, 4)
-    expected, runs = circuit.generate([3, 1, 4], 6), []
-    for prompt in ([3, 1, 4], [7, 40, 2]):
-        runs.append(generate(small, circuit, prompt, 6, strict=False))
-    assert max(np.abs(a - b).max() for a, b in zip(runs[0].one_hots, expected.one_hots, strict=True)) < 1e-8
+    prompts = tokens[:, :3].tolist()
+    expected = [(prompt, made) for prompt in prompts if clean(made := circuit.generate(prompt, 6))][:2]
+    runs = [generate(small, circuit, prompt, 6, strict=False) for prompt, _ in expected]
+    for run, (_, made) in zip(runs, expected, strict=True):
+        assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, made.one_hots, strict=True)) < 1e-8
     assert runs[0].trace == runs[1].trace
     windows = tokens[:3].numpy()
     wanted = circuit.run(windows)

@@ -53,13 +53,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("proofs")
     done = subprocess.run(
         [str(ROOT / "scripts" / "proofs"), "--if-present", "--into", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
+        capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     if not is_fresh(folder):
-        pytest.skip(done.stdout.strip())  # Coq without the libraries the proofs use
+        pytest.skip(done.stdout.strip())       # Coq without the libraries the proofs use
     return folder
 
 
@@ -76,14 +74,11 @@ def assumptions(compiled: Path, groups: dict[str, list[str]], folder: Path) -> d
     (folder / "report.v").write_text("\n".join(lines) + "\n")
     done = subprocess.run(
         ["coqc", "-w", "-ambiguous-paths", "-Q", str(compiled), "Heat", "report.v"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
+        capture_output=True, text=True, check=False, cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     block = re.compile(r"^(?:Closed under the global context|Axioms:)\n(?:(?!Closed|Axioms:).*\n)*", re.MULTILINE)
-    axiom = re.compile(r"^([A-Za-z_][\w.']*)(?: :|$)", re.MULTILINE)  # continuation lines are indented
+    axiom = re.compile(r"^([A-Za-z_][\w.']*)(?: :|$)", re.MULTILINE)        # continuation lines are indented
     reports = [set(axiom.findall(report)) for report in block.findall(done.stdout)]
     assert len(reports) == len(groups), done.stdout
     return dict(zip(groups, reports))
@@ -113,11 +108,11 @@ def test_the_list_of_main_theorems_is_complete() -> None:
 def test_every_theorem_rests_on_allowed_axioms_alone(compiled: Path, tmp_path: Path) -> None:
     allowed, theorems = expected()
     used = assumptions(compiled, {"all": theorems}, tmp_path)["all"]
-    if used - allowed:  # name the theorems, which takes a minute
+    if used - allowed:                                   # name the theorems, which takes a minute
         found = assumptions(compiled, {theorem: [theorem] for theorem in theorems}, tmp_path)
         surplus = {name: sorted(axioms - allowed) for name, axioms in found.items() if axioms - allowed}
         pytest.fail(f"unexpected axioms: {surplus}")
-    assert used == allowed  # an axiom no longer used leaves the list
+    assert used == allowed                               # an axiom no longer used leaves the list
 
 
 def test_an_unexpected_axiom_is_seen(compiled: Path, tmp_path: Path) -> None:

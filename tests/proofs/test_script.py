@@ -27,10 +27,7 @@ def copy(tmp_path: Path) -> Path:
 def check(copy: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(copy / "scripts" / "proofs"), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=None if path is None else {"PATH": path},
+        capture_output=True, text=True, check=False, env=None if path is None else {"PATH": path},
     )
 
 

@@ -58,8 +58,7 @@ def test_the_theory_page_names_functions_that_exist() -> None:
     assert len(named) > 30
     last = {name: name.split(".")[-1] for name in named}
     missing = [
-        name
-        for name, part in last.items()
+        name for name, part in last.items()
         if not re.search(rf"\b(?:def|class) {part}\b|^\s*{part}\s*[:=]", code, flags=re.MULTILINE)
     ]
     assert missing == []

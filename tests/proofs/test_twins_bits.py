@@ -72,7 +72,7 @@ def test_the_bits_grow_like_a_power_of_two(scale: float, rate: float, width: flo
     bits = effective_bits(count, scale=scale, rate=rate, width=width)
     additive = abs(math.log2(width / (2.0 * scale))) + 2.0 * scale / (width * math.log(2.0))
     assert abs(bits / 2**count - slope) <= additive / 2**count + ROUND * slope
-    assume(2**count * slope >= 2.0 * additive)  # eventually: the constants of Theta are slope/2 and 3 slope/2
+    assume(2**count * slope >= 2.0 * additive)           # eventually: the constants of Theta are slope/2 and 3 slope/2
     assert 0.5 * slope * 2**count <= bits <= 1.5 * slope * 2**count
 
 
@@ -87,12 +87,8 @@ def test_an_iteration_doubles_the_bits(scale: float, rate: float, width: float) 
 def matched(draw: st.DrawFn, largest: int = 6) -> dict[str, float]:
     """Arguments of matched_bits."""
     return {
-        "count": draw(st.integers(0, largest)),
-        "scale": draw(scales),
-        "rate": draw(rates),
-        "width": draw(widths),
-        "slope": draw(st.floats(0.1, 10.0)),
-        "dimension": draw(st.integers(1, 1024)),
+        "count": draw(st.integers(0, largest)), "scale": draw(scales), "rate": draw(rates), "width": draw(widths),
+        "slope": draw(st.floats(0.1, 10.0)), "dimension": draw(st.integers(1, 1024)),
         "activation_bound": draw(st.floats(0.1, 100.0)),
     }
 

@@ -121,7 +121,7 @@ def test_a_recurrence_stays_under_the_trajectory_bound(errors: list[float], rho:
         drift, worst = slack * (rho * drift + error), rho * worst + error
     bound = trajectory_bound(errors, rho)
     assert drift <= bound * (1.0 + ROUND)
-    assert math.isclose(worst, bound, rel_tol=ROUND)  # attained
+    assert math.isclose(worst, bound, rel_tol=ROUND)                       # attained
     sites = len(errors)
     assert math.isclose(bound, sum(rho ** (sites - 1 - l) * e for l, e in enumerate(errors)), rel_tol=1e-9)
     one = trajectory_bound([errors[0]] * sites, rho)
@@ -278,14 +278,12 @@ def test_a_norm_block_errs_like_its_inverse_root(seed: int, goldschmidt_count: i
     gamma, beta = rng.normal(size=(2, DIMENSION))
     centred = x - x.mean()
     v = float(np.sum(centred * centred))
-    assume(NORM.lo <= v <= NORM.hi)  # not a near-constant row
+    assume(NORM.lo <= v <= NORM.hi)                      # not a near-constant row
     solved = layer_norm(
-        x,
-        mean=np.mean,
-        sum_of_squares=lambda u: np.sum(u * u),
+        x, mean=np.mean, sum_of_squares=lambda u: np.sum(u * u),
         inverse_root=lambda z: inverse_sqrt(z, NORM, goldschmidt_count, newton_count),
     )
-    e = NORM.error(goldschmidt_count, newton_count) + 1e-6  # it is measured on a grid
+    e = NORM.error(goldschmidt_count, newton_count) + 1e-6     # it is measured on a grid
     gap = np.abs((gamma * solved + beta) - (gamma * centred / math.sqrt(v) + beta))
     assert np.all(gap <= e * np.abs(gamma * centred) / math.sqrt(v) + ROUND)
 

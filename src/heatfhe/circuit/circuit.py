@@ -52,7 +52,8 @@ class Circuit:
     """A list of stages with weights and constants, and no loop whose length depends on data.
 
     ``weights`` are the checkpoint's own tensors in their own dtype; centring and folding happen in float64 on first
-    use. ``tokenizer`` holds the tokenizer's files by name. It needs neither torch nor transformers.
+    use. ``tokenizer`` holds the tokenizer's files by name. ``prefix`` are public tokens in front of every sequence:
+    their keys and values are known to all, and computed without approximation. It needs neither torch nor transformers.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Circuit:
     calibration: Calibration
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    prefix: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"Circuit({', '.join(f'{k} {v}' for k, v in self.facts().items())})"
@@ -84,12 +86,25 @@ class Circuit:
         }
 
     def __post_init__(self) -> None:
-        check(self.stages, self.weights, self.shape, self.calibration)
+        check(self.stages, self.weights, self.shape, self.calibration, self.prefix)
 
     @cached_property
     def folded(self) -> Folded:
         """Weights in float64, folded."""
         return fold(self.stages, self.weights)
+
+    @property
+    def room(self) -> int:
+        """The longest sequence, prompt and answer together: the context without the prefix."""
+        return self.shape.context - len(self.prefix)
+
+    @cached_property
+    def front(self) -> Cache:
+        """Keys and values of the prefix."""
+        cache = Cache()
+        if self.prefix:
+            forward(self, embed(self, np.asarray(self.prefix), 0), cache, exact=True)
+        return cache
 
     @cached_property
     def digest(self) -> str:
@@ -105,10 +120,10 @@ class Circuit:
         ids = np.asarray(tokens, dtype=np.int64)
         if ids.ndim == 0 or ids.shape[-1] == 0:
             raise ConfigError("run needs at least one token")
-        x = embed(self, ids, 0)
+        x, cache = embed(self, ids, len(self.prefix)), self.front.spread(ids.shape[:-1])
         if tap is not no_tap or x.shape[-2] <= _ROWS:
-            return forward(self, x, Cache(), tap=tap)
-        cache = Cache()  # long sequences by parts: half the scores are never made, and memory stays bounded
+            return forward(self, x, cache, tap=tap)
+        # long sequences by parts: half the scores are never made, and memory stays bounded
         parts = [forward(self, x[..., k : k + _ROWS, :], cache) for k in range(0, x.shape[-2], _ROWS)]
         return np.concatenate(parts, axis=-2)
 
@@ -119,11 +134,11 @@ class Circuit:
         """
         if count < 1:
             raise ConfigError(f"generate needs a count of at least 1, got {count}")
-        cache = Cache()
+        cache = self.front.spread(())
         ids = np.asarray(prompt, dtype=np.int64)
         if ids.size == 0:
             raise ConfigError("generate needs a prompt of at least one token")
-        x = embed(self, ids, 0)
+        x = embed(self, ids, len(self.prefix))
         out = Generation([], [], [])
         for _ in range(count):
             logits = forward(self, x, cache, tap=tap)[-1]

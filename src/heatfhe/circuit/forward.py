@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.approx import activation, cutmax, inverse_sqrt, rms_norm, softmax, softmax_solvers
+from heatfhe.approx import activation, cutmax, exact_activation, inverse_sqrt, rms_norm, softmax, softmax_solvers
 from heatfhe.errors import ConfigError
 from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Residual, turns
 
@@ -39,6 +39,11 @@ class Cache:
     keys: dict[str, Rows] = field(default_factory=dict)
     values: dict[str, Rows] = field(default_factory=dict)
 
+    def spread(self, batch: tuple[int, ...]) -> Cache:
+        """A cache of one sequence as one for a batch; appending to it leaves this one as it is."""
+        parts = ({k: np.broadcast_to(v, (*batch, *v.shape)) for k, v in p.items()} for p in (self.keys, self.values))
+        return Cache(self.length, *parts)
+
 
 def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
     """Rows of the residual stream for tokens at positions start, start + 1, ..."""
@@ -50,8 +55,11 @@ def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
     return circuit.folded.placed(circuit.folded.token[tokens], start)
 
 
-def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap) -> Rows:
-    """Logits of rows of the residual stream (B..., T, d) that come after the cached ones."""
+def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, exact: bool = False) -> Rows:
+    """Logits of rows of the residual stream (B..., T, d) that come after the cached ones.
+
+    ``exact`` uses no approximation: what a public prefix is computed with.
+    """
     start = cache.length
     _check_room(circuit, start, x.shape[-2])
     values: dict[str, Rows] = {}
@@ -60,15 +68,15 @@ def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap) -> Ro
         if isinstance(stage, Embed):
             out = x
         elif isinstance(stage, Norm):
-            out = _norm(circuit, stage, values[stage.reads], tap)
+            out = (_exact_norm if exact else _norm)(circuit, stage, values[stage.reads], tap)
         elif isinstance(stage, Linear):
             linear = circuit.folded.linears[stage.name]
             out = values[stage.reads] @ linear.weight + linear.bias
         elif isinstance(stage, Attention):
-            out = _attention(circuit, stage, [values[v] for v in stage.inputs], cache, start, tap)
+            out = _attention(circuit, stage, [values[v] for v in stage.inputs], cache, start, tap, exact)
         elif isinstance(stage, Activation):
-            fit = circuit.calibration.activations[stage.name].fit
-            out = activation(tap(f"{stage.name}/in", values[stage.reads]) / fit.bound, fit)
+            fit, given = circuit.calibration.activations[stage.name].fit, tap(f"{stage.name}/in", values[stage.reads])
+            out = np.asarray(exact_activation(stage.function)(given) if exact else activation(given / fit.bound, fit))
         elif isinstance(stage, Gate):
             out = values[stage.reads] * values[stage.by]
         elif isinstance(stage, Residual):
@@ -103,7 +111,13 @@ def _norm(circuit: Circuit, stage: Norm, x: Rows, tap: Tap) -> Rows:
     return np.asarray(rms_norm(x, sum_of_squares=sum_of_squares, inverse_root=inverse_root))
 
 
-def _attention(circuit: Circuit, stage: Attention, given: list[Rows], cache: Cache, start: int, tap: Tap) -> Rows:
+def _exact_norm(circuit: Circuit, stage: Norm, x: Rows, _tap: Tap) -> Rows:
+    return np.asarray(x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + stage.eps))
+
+
+def _attention(
+    circuit: Circuit, stage: Attention, given: list[Rows], cache: Cache, start: int, tap: Tap, exact: bool
+) -> Rows:
     shape = circuit.shape
     c = circuit.calibration.softmaxes[stage.name]
     q, k, v = (
@@ -122,6 +136,9 @@ def _attention(circuit: Circuit, stage: Attention, given: list[Rows], cache: Cac
     mask = (np.arange(columns)[None, :] <= positions[:, None]).astype(np.float64)
     row_length = (positions + 1.0)[:, None]
     scores = tap(f"{stage.name}/scores", (q @ k.swapaxes(-1, -2)) / stage.divisor(shape.head_width))
+    if exact:
+        e = np.exp(scores - np.where(mask > 0, scores, -np.inf).max(axis=-1, keepdims=True)) * mask
+        return _joined(e / e.sum(axis=-1, keepdims=True) @ v)
     t = np.where(mask > 0, (scores - c.fit.midpoint) / (c.fit.width / 2), 0.0)  # masked slots: any in-domain value
     init, refine = softmax_solvers(c.fit, c.init_count, c.refine_count, row_length)
     y = softmax(
@@ -132,13 +149,19 @@ def _attention(circuit: Circuit, stage: Attention, given: list[Rows], cache: Cac
         init=lambda s: tap(f"{stage.name}/inverse", init(tap(f"{stage.name}/sum", s))),
         refine=None if refine is None else lambda s: tap(f"{stage.name}/inverse", refine(tap(f"{stage.name}/sum2", s))),
     )
-    out = (y / row_length) @ v
-    return np.asarray(out.swapaxes(-2, -3).reshape(*given[0].shape[:-1], shape.width))
+    return _joined((y / row_length) @ v)
+
+
+def _joined(heads: Rows) -> Rows:
+    """(B..., h, T, e) -> (B..., T, d)."""
+    rows = heads.swapaxes(-2, -3)
+    return np.asarray(rows.reshape(*rows.shape[:-2], -1))
 
 
 def _check_room(circuit: Circuit, start: int, length: int) -> None:
     if start + length > circuit.shape.context:
+        behind = f", {len(circuit.prefix)} of them a public prefix," if circuit.prefix else ""
         raise ConfigError(
-            f"{start + length} positions do not fit the circuit's context of {circuit.shape.context}; "
+            f"{start + length} positions{behind} do not fit the circuit's context of {circuit.shape.context}; "
             "shorten the prompt or ask for fewer tokens"
         )

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, load_text, model_folder
+from heatfhe.cli.model_source import add_model, add_prefix, load_text, model_folder
 from heatfhe.errors import ConfigError
 from heatfhe.models import encoder
 
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
     )
     parser.add_argument("--context", type=int, metavar="T", help="tokens of a window (default: the model's context)")
+    add_prefix(parser)
     parser.add_argument("--windows", type=int, default=128, help="windows of the context length to watch (default 128)")
     parser.add_argument("--batch", type=int, default=1, help="windows per forward pass")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest relative error of a solver")
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     import torch
 
     from heatfhe.ranges import FitOptions, fit_calibration, observe
-    from heatfhe.sites import prepare
+    from heatfhe.sites import PrepareConfig, prepare
 
     if args.windows < 1 or args.batch < 1:
         raise ConfigError(f"--windows and --batch must be at least 1, got {args.windows} and {args.batch}")
@@ -70,9 +71,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         form=args.form,
     )
     folder = model_folder(args.model)
-    prepared = prepare(folder)
     encode, end = encoder(folder)
-    longest = prepared.architecture.shape.context
+    prepared = prepare(folder, PrepareConfig(prefix=tuple(encode(args.prefix))))
+    longest = prepared.architecture.shape.context - len(prepared.config.prefix)
     if args.context is not None and not 2 <= args.context <= longest:
         raise ConfigError(f"--context lies between 2 and the model's own {longest}, got {args.context}")
     windows = load_text(args.text, args.model, encode, args.context or longest, end)

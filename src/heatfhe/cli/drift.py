@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     few = args.device == "cpu" and params.slots > LARGE
     count = args.windows or (SMALL[0] if few else WINDOWS)
     seeds = range(args.seed, args.seed + (args.seeds or (SMALL[1] if few else len(SEEDS))))
-    positions = args.positions or min(POSITIONS, circuits[0].shape.context)
+    positions = args.positions or min(POSITIONS, circuits[0].room)
     if args.tokens is not None:
         try:
             windows = np.load(args.tokens, allow_pickle=False).astype(np.int64)

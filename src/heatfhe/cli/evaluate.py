@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise ConfigError("nothing to do: ask for --windows or --free")
         prompt = _prompt(args.prompt, circuit)
         context = max(windows.shape[1] - 1 if len(windows) else 1, len(prompt) + args.free)
-        made = plan(circuit, params, programs=programs, context=min(circuit.shape.context, _power(context)), cost=costs)
+        made = plan(circuit, params, programs=programs, context=min(circuit.room, _power(context)), cost=costs)
         endpoint = _open(args, made)
         if len(windows):
             folder = None if args.out is None else args.out / f"{number}-{circuit.name}"

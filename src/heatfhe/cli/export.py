@@ -33,12 +33,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Load, export, say what comes next."""
     from heatfhe.lowering import export
     from heatfhe.records import Calibration
-    from heatfhe.sites import load_checkpoint, load_prepared, prepare
+    from heatfhe.sites import PrepareConfig, load_checkpoint, load_prepared, prepare
 
     folder = model_folder(args.model)
     model = load_checkpoint(folder)
     if args.calibration is not None:
-        prepared, calibration = prepare(model), Calibration.load(args.calibration)
+        calibration = Calibration.load(args.calibration)
+        prepared = prepare(model, PrepareConfig(prefix=calibration.prefix))
     elif (folder / "heat.json").is_file():
         prepared, calibration = load_prepared(folder, model), None
     else:
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     total = sum(circuit.calibration.iterations().values())
     longest = prepared.architecture.shape.context
     if circuit.shape.context < longest:
-        console.print(f"texts of up to {circuit.shape.context} tokens, as calibrated; the model takes {longest}")
+        console.print(f"texts of up to {circuit.room} tokens, as calibrated; the model takes {longest}")
     console.print(f"circuit {circuit.name}: {len(circuit.stages)} stages, {total} iterations per forward")
     console.print(f"written: {args.out}    next: heat inspect {args.out}")
     console.json({"out": str(args.out), "digest": circuit.digest, "iterations": circuit.calibration.iterations()})

@@ -68,6 +68,13 @@ def circuit_tokens(path: Path, circuit: Circuit) -> Any:
         raise DataError(f"{path}: cannot be read as text ({err}); give a text file, or .npy of token ids") from err
 
 
+def add_prefix(parser: argparse.ArgumentParser) -> None:
+    """--prefix: public first tokens."""
+    parser.add_argument(
+        "--prefix", default="", metavar="TEXT", help="public text in front of every sequence, in the clear for all"
+    )
+
+
 def load_text(text: str | None, model: str, encode: Any, context: int, end: int) -> Any:
     """Windows of the text given, or of the stories sampled from the embedded model when that is the model."""
     from heatfhe.training import load_windows, pack

@@ -161,7 +161,7 @@ def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
     """A plan with every program, kept in the folder so that a restart serves the same configuration."""
     from heatfhe.planning import ProgramName, default_cost, plan, preset
 
-    context, params = args.context or circuit.shape.context, preset(args.params)
+    context, params = args.context or circuit.room, preset(args.params)
     cost = default_cost(params, (args.device or ["cpu"])[0])
     kind = ("" if args.precision is None else f"-p{args.precision:g}") + (
         "" if cost == default_cost(params) else f"-{cost}"

@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Load, run, print; the exit code says whether the work was done, not what it found."""
     circuit = Circuit.load(circuit_folder(args.circuit))
-    positions = args.positions or circuit.shape.context
-    if not 2 <= positions <= circuit.shape.context:
-        raise ConfigError(f"--positions lies between 2 and the circuit's context of {circuit.shape.context}")
+    positions = args.positions or circuit.room
+    if not 2 <= positions <= circuit.room:
+        raise ConfigError(f"--positions lies between 2 and the circuit's context of {circuit.room}")
     if args.windows < 1 or args.batch < 1:
         raise ConfigError(f"--windows and --batch are at least 1, got {args.windows} and {args.batch}")
     texts = {

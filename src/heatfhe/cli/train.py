@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import NOISE_SET, add_model, carried_in, load_text, model_folder
+from heatfhe.cli.model_source import NOISE_SET, add_model, add_prefix, carried_in, load_text, model_folder
 from heatfhe.errors import ConfigError
 from heatfhe.models import encoder
 from heatfhe.odd import beside, some_of
@@ -36,6 +36,7 @@ INTERRUPTED = "start the same command again to go on from its last checkpoint"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     add_model(parser)
+    add_prefix(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, help="run folder")
     parser.add_argument(
         "--text", help="text file, .jsonl, .npy of token ids, or hf:NAME; default: the embedded stories"
@@ -81,17 +82,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     from heatfhe.evaluation import STRESS_HEADERS, stress_prepared, stress_rows
     from heatfhe.lowering import export
-    from heatfhe.sites import prepare, save_prepared
+    from heatfhe.sites import PrepareConfig, prepare, save_prepared
     from heatfhe.training import Stopped, fitting, preset, train
 
     if args.out.exists() and not args.out.is_dir():
         raise ConfigError(f"{args.out}: is a file; give a folder for the run")
     folder = model_folder(args.model)
     encode, end = encoder(folder)
-    prepared = prepare(folder)
+    prepared = prepare(folder, PrepareConfig(prefix=tuple(encode(args.prefix))))
     shape = prepared.architecture.shape
-    chosen = fitting(shape, args.recipe, args.solver, context=args.context)
-    Packing(replace(shape, context=chosen.context), 1 << 20, chosen.context)  # no ring holds more than it says
+    public = len(prepared.config.prefix)
+    chosen = fitting(replace(shape, context=shape.context - public), args.recipe, args.solver, context=args.context)
+    Packing(shape, 1 << 20, public + chosen.context)  # no ring holds more than it says
     if any(value is not None for value in (args.updates, args.lr, args.batch)):
         chosen = chosen.adjusted(updates=args.updates, lr=args.lr, batch=args.batch)
     chosen = replace(preset(args.preset, chosen), seed=args.seed)
@@ -147,7 +149,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             f"of use. Train again with --odd {min(0.5, 2 * max(chosen.odd_share, 0.02)):.2g}, into another folder; "
             f"heat stress {place} shows more"
         )
-    console.print(f"circuit: {place}, for texts of up to {circuit.shape.context} tokens")
+    console.print(f"circuit: {place}, for texts of up to {circuit.room} tokens")
     console.print(f"next: heat plan {place} --params insecure-native-12-r40   (a toy; native-16-r40 is secure)")
     facts = {
         "stress": [s.as_json() for s in stress],

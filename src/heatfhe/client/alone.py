@@ -71,13 +71,13 @@ def generate(
     if not ids or tokens < 1:
         raise ConfigError(f"one token before and one to make are the least, got {len(ids)} and {tokens}")
     needed = len(ids) + tokens - 1
-    if needed > circuit.shape.context:
-        most = circuit.shape.context
+    if needed > circuit.room:
+        most = circuit.room
         raise ConfigError(f"prompt and answer take {needed} positions, the circuit's context is {most}; ask for less")
     if params is None:
         return circuit.decode(circuit.generate(ids, tokens).tokens)
     params = preset(params) if isinstance(params, str) else params
-    made = plan(circuit, params, context=min(circuit.shape.context, 1 << max(0, needed - 1).bit_length()))
+    made = plan(circuit, params, context=min(circuit.room, 1 << max(0, needed - 1).bit_length()))
     cores = threads or os.cpu_count() or 1
     ring, engine = open_engine(params.engine, key_request(made), threads=cores, device=device)
     level = made.program(ProgramName.GENERATE).inputs["x"].level

@@ -10,13 +10,20 @@ from typing import Any, TypeVar
 from heatfhe.engine.protocol import KeyRequest
 from heatfhe.engine.segments import Segment, segments
 from heatfhe.errors import ConfigError, EngineError
-from heatfhe.planning import Given, PlaintextSource, Plan, Program, Step
+from heatfhe.planning import Given, PlaintextSource, Plan, Program, Step, Vector
 from heatfhe.progress import SILENT, Reporter
 
 C = TypeVar("C")
 Values = Mapping[str, Sequence[C]]
 Trace = Callable[[tuple[Any, ...]], None]
 """Receives every instruction as (kind, level, public arguments): what an observer of the server sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    """A ciphertext of a cache before the first token: empty, or what a public prefix leaves there."""
+
+    front: Vector | None
 
 
 def key_request(plan: Plan) -> KeyRequest:
@@ -63,8 +70,9 @@ class Runner:
     ) -> dict[str, list[Any]]:
         """Execute one program at one public position and return its outputs by name, one value per ciphertext.
 
-        Cached values that are missing from ``inputs`` stand for an empty cache. Every result's level is compared with
-        the plan's: a difference is an error of the engine, raised with the step's number and place.
+        Cached values that are missing from ``inputs`` stand for an empty cache, or one with the public prefix alone:
+        positions here do not count it. Every result's level is compared with the plan's: a difference is an error of
+        the engine, raised with the step's number and place.
         """
         if not 0 <= position < self.plan.context:
             raise ConfigError(
@@ -73,10 +81,13 @@ class Runner:
             )
         chosen = self.plan.program(program)
         values = self._given(program, inputs, position)
+        position += self.plan.prefix
         last = chosen.last_use()
         reporter.start(program, len(chosen.steps))
         for part in self._segments(chosen):
-            whole = part.fixed and self.trace is None and all(values[a] is not None for a in part.inputs)
+            whole = (
+                part.fixed and self.trace is None and not any(isinstance(values[a], _Unwritten) for a in part.inputs)
+            )
             if whole:
                 self._play(chosen, part, values, last, position)
             for i in range(part.first, part.stop):
@@ -125,7 +136,7 @@ class Runner:
             place = f"step {i} of {program!r} ({step.kind}, {step.name}) at position {position}"
             raise type(err)(f"{place}: {err}") from err
         for number, value in zip(step.results, results):
-            if value is not None and self.engine.level(value) != step.level:
+            if not isinstance(value, _Unwritten) and self.engine.level(value) != step.level:
                 raise EngineError(
                     f"step {i} ({step.kind} of {step.name}) ended at level {self.engine.level(value)}, "
                     f"the plan says {step.level}"
@@ -139,11 +150,11 @@ class Runner:
             if given is None:
                 if "/" not in name or position:
                     raise ConfigError(f"program {program!r} at position {position} needs the value {name!r}")
-                given = [None] * len(port.values)
+                given = [_Unwritten(self.source.front(name, part)) for part in range(len(port.values))]
             if len(given) != len(port.values):
                 raise ConfigError(f"{name}: {len(port.values)} ciphertexts expected, got {len(given)}")
             for number, value in zip(port.values, given):
-                level = port.level if value is None else self.engine.level(value)
+                level = port.level if isinstance(value, _Unwritten) else self.engine.level(value)
                 if level < port.level:
                     raise EngineError(f"{name}: comes at level {level}, the plan needs {port.level}")
                 if level > port.level:
@@ -153,10 +164,14 @@ class Runner:
 
     def _execute(self, step: Step, args: list[Any], position: int) -> list[Any]:
         row, bound = step.row, self.bound(step, position)
-        if any(a is None for a in args):  # an empty cache: position 0 alone, so this is public
+        unwritten = [a for a in args if isinstance(a, _Unwritten)]
+        if unwritten:  # the first position alone, so this is public
             if not row.passes_empty:
                 raise EngineError(f"{step.name}: {step.kind} of an empty cache")
-            return [next((a for a in args if a is not None), None)]
+            written = [a for a in args if not isinstance(a, _Unwritten)]
+            if not written or unwritten[0].front is None:
+                return [(written or unwritten)[0]]
+            return [self.engine.add_plain(written[0], unwritten[0].front)]
         by = tuple(k * (position % step.modulus) % self.plan.packing.n for k in step.by) if step.modulus else step.by
         if self.trace is not None:
             seen = (step.kind, step.level, by, step.plains, step.part, step.product, step.number, step.period, bound)
@@ -177,4 +192,4 @@ class Runner:
 
     def bound(self, step: Step, position: int) -> float:
         """The magnitude a bootstrap must allow at this position."""
-        return step.bound * float(((position + 1) / self.plan.context) ** step.rows)
+        return step.bound * float(((position + 1) / self.plan.packing.context) ** step.rows)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.circuit import Cache, Circuit, embed, forward
+from heatfhe.circuit import Circuit, embed, forward
 from heatfhe.engine import BootstrapNoise, ClearEngine, Noise, run
 from heatfhe.errors import ConfigError, EngineError, PlanError
 from heatfhe.evaluation.fidelity import Fidelity, Scores, diverged, log_softmax
@@ -149,13 +149,13 @@ def _logits(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens) -
 
 def sample_windows(circuit: Circuit, count: int, length: int, *, seed: int = 0, temperature: float = 1.0) -> Tokens:
     """Windows (count, length) drawn from the circuit itself, each from a random first token: no text is needed."""
-    if not (count >= 1 and 1 <= length <= circuit.shape.context + 1):
-        raise ConfigError(f"length {length} does not fit a context of {circuit.shape.context}, one token over allowed")
+    if not (count >= 1 and 1 <= length <= circuit.room + 1):
+        raise ConfigError(f"length {length} does not fit a context of {circuit.room}, one token over allowed")
     rng = np.random.default_rng(seed)
     out = rng.integers(0, circuit.shape.vocabulary, size=(count, 1))
-    cache = Cache()
-    for position in range(length - 1):
-        logits = forward(circuit, embed(circuit, out[:, -1:], position), cache)[:, -1]
+    cache = circuit.front.spread((count,))
+    for _ in range(length - 1):
+        logits = forward(circuit, embed(circuit, out[:, -1:], cache.length), cache)[:, -1]
         chances = np.exp(log_softmax(logits / temperature))
         edges = np.cumsum(chances, axis=-1)
         drawn = (rng.random((count, 1)) * edges[:, -1:] > edges).sum(axis=-1, keepdims=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,15 @@ def export(
     name: str = "model",
     context: int | None = None,
     notes: Mapping[str, Any] | None = None,
+    prefix: Sequence[int] | None = None,
 ) -> Circuit:
     """The Circuit of a prepared model; written to ``folder`` when given, whole or not at all.
 
     ``calibration`` defaults to the one adopted, at the model's counts. ``tokenizer`` is a Hugging Face tokenizer, a
     folder that holds one, or its files by name; by default the one beside the checkpoint the model was loaded from.
     ``context`` is the longest sequence the circuit takes: by default as long as the calibration's windows.
+    ``prefix`` are public tokens that come first in every sequence, those of the calibration if not given; a prompt and
+    its answer have the rest of the context.
 
     >>> circuit = export(prepared, calibration, "out/circuit")                          # doctest: +SKIP
     """
@@ -64,6 +67,7 @@ def export(
         calibration=replace(calibration, context=length),
         tokenizer=own_tokenizer(prepared.model) if tokenizer is None else tokenizer_files(tokenizer),
         notes=dict(notes or {}),
+        prefix=calibration.prefix if prefix is None else tuple(int(token) for token in prefix),
     )
     if folder is not None:
         circuit.save(folder)

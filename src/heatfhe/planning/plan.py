@@ -81,7 +81,7 @@ class Plan:
     @cached_property
     def packing(self) -> Packing:
         """The layouts its values have."""
-        return Packing(self.shape, self.params.slots, self.context)
+        return Packing(self.shape, self.params.slots, self.prefix + self.context)
 
     @cached_property
     def rotations(self) -> tuple[int, ...]:
@@ -137,6 +137,11 @@ class Plan:
         if circuit.digest != self.circuit:
             raise PlanError(f"plan {self.name} was made for another circuit; plan {circuit.name} again")
         return PlaintextSource(circuit, self.packing, self.products, self.params.reach, tight=self.tight)
+
+    @property
+    def prefix(self) -> int:
+        """Positions of the public prefix; the cache has room for them beside its context."""
+        return int(self.notes.get("prefix", 0))
 
     @property
     def tight(self) -> bool:
@@ -198,13 +203,14 @@ def plan(
     counts allow, the residual stream as a bootstrap's reach does. 0 does the latter alone. ``notes`` then has the
     refresh that keeps fewest bits, by program.
 
-    ``context`` is the cache's capacity (the circuit's own if not given). The first program that fills the cache fixes
-    the level at which keys and values are kept, the others follow.
+    ``context`` is the cache's capacity (the circuit's own if not given) without the positions of a public prefix. The
+    first program that fills the cache fixes the level at which keys and values are kept, the others follow.
     """
     circuit = circuit if isinstance(circuit, Circuit) else Circuit.load(circuit)
     params = preset(params) if isinstance(params, str) else params
     table = cost if isinstance(cost, CostTable) else cost_table(cost or default_cost(params))
-    packing = Packing(circuit.shape, params.slots, circuit.shape.context if context is None else context)
+    public = len(circuit.prefix)
+    packing = Packing(circuit.shape, params.slots, public + (circuit.room if context is None else context))
     if halve is None:
         halve = dict(params.literal).get("times_i_levels", 0) == 0
     if mlp == "auto":
@@ -234,13 +240,13 @@ def plan(
         if name != ProgramName.EMBED:
             cache = levels
         products.update(recording.products)
-    notes: dict[str, Any] = {"mlp": mlp}
+    notes: dict[str, Any] = {"mlp": mlp, **({"prefix": public} if public else {})}
     if tight:
         notes |= {"tight": True, "precision": precision, "fewest_bits": worst}
     if ProgramName.SAMPLE in made and (most := noise_bound(circuit)) > magnitude(circuit, "logits"):
         notes["noise"] = most  # else as in plans that say nothing of it
     return Plan(
-        circuit=circuit.digest, name=circuit.name, params=params, shape=circuit.shape, context=packing.context,
+        circuit=circuit.digest, name=circuit.name, params=params, shape=circuit.shape, context=packing.context - public,
         programs=made, products=dict(sorted(products.items(), key=lambda item: item[0].key)), placement=placement,
         cost=table.name,
         notes=notes,

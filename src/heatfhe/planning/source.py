@@ -44,6 +44,24 @@ class PlaintextSource:
         at = position if p.moves else None
         return Vector((p, part, at), partial(self._slots, p, position, part), keep=at is None)
 
+    def front(self, port: str, part: int) -> Vector | None:
+        """What the public prefix, if there is one, leaves in one ciphertext of a cache: see programs.attention."""
+        p, front = self.packing, self.circuit.front
+        if not front.length:
+            return None
+        attention, _, kind = port.rpartition("/")
+        rows = (front.keys if kind == "k" else front.values)[attention]  # (heads, prefix, head width)
+        entries, tokens = (part, 0) if kind == "k" else (0, part)
+
+        def make() -> NDArray[Any]:
+            e, c, h = p.coordinates
+            inner, token = p.inner(entries), (e + tokens) % p.m * p.t + c
+            real = (inner >= 0) & (h < len(rows)) & (token < front.length)
+            h, token, inner = (np.where(real, index, 0) for index in (h, token, inner))
+            return self._all(np.where(real, rows[h, token, inner], 0.0))
+
+        return Vector(("front", port, part), make, keep=False)
+
     def linear_map(self, weight: Weight) -> LinearMap:
         """A linear map with its plaintexts."""
         if weight not in self._maps:

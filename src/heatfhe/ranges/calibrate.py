@@ -133,4 +133,5 @@ def fit_calibration(
         activations=activations,
         argmax=argmax,
         magnitudes=dict(seen.magnitudes),
+        prefix=seen.prefix,
     )

@@ -84,6 +84,7 @@ class Observation:
     context: int = 0
     sequences: int = 0
     fingerprint: str = ""
+    prefix: tuple[int, ...] = ()
 
 
 class Observer:
@@ -95,7 +96,7 @@ class Observer:
     """
 
     def __init__(self, prepared: Prepared) -> None:
-        self.seen = seen = Observation()
+        self.seen = seen = Observation(prefix=prepared.config.prefix)
         self.odd = False
         takes: dict[str, Callable[[Tensor], None]] = {}
         for stage in prepared.architecture.stages:
@@ -127,26 +128,31 @@ class Observer:
         self.seen.magnitudes[name] = max(self.seen.magnitudes.get(name, 0.0), largest)
 
     def _squares(self, owner: str, sums: Tensor) -> None:
-        length = torch.arange(1, sums.shape[-2] + 1, device=sums.device, dtype=sums.dtype)
-        means = sums[..., 0] / length
+        means = sums[..., 0] / self._length(sums)
         if self.odd:
             self.seen.squares.setdefault(owner, Range()).lift(owner, float(means.detach().amax()))
         else:
             self._ranged(self.seen.squares, owner, means)
+
+    def _length(self, rows: Tensor) -> Tensor:
+        """Of every row: the positions up to its own, the prefix first."""
+        public = len(self.seen.prefix)
+        return torch.arange(public + 1, public + rows.shape[-2] + 1, device=rows.device, dtype=rows.dtype)
 
     def _ranged(self, table: dict[str, Range], owner: str, value: Tensor) -> None:
         lo, hi = torch.aminmax(value.detach())
         table.setdefault(owner, Range()).add(owner, float(lo), float(hi))
 
     def _scores(self, owner: str, scores: Tensor) -> None:
-        rows = scores.shape[-2]
-        if scores.shape[-1] != rows:
+        rows, columns = scores.shape[-2:]
+        if columns != rows + len(self.seen.prefix):
             raise ConfigError(f"{owner}: observe whole sequences, not continuations of a cache")
-        hidden = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu(1)
-        length = torch.arange(1, rows + 1, device=scores.device, dtype=scores.dtype)
-        together = _SCORES.get(scores.device.type, _SCORES["cpu"]) // rows**2
-        parts = scores.detach().reshape(-1, rows, rows).split(max(1, together))
-        ends = torch.stack([_ends(part, hidden, length) for part in parts])  # read back once: a GPU must not wait
+        hidden = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).triu(1 + columns - rows)
+        together = _SCORES.get(scores.device.type, _SCORES["cpu"]) // columns**2
+        parts = scores.detach().reshape(-1, rows, columns).split(max(1, together))
+        ends = torch.stack(
+            [_ends(part, hidden, self._length(scores)) for part in parts]
+        )  # read back once: a GPU must not wait
         lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
         means, squares = seen.log_means.setdefault(owner, {}), seen.log_squares.setdefault(owner, {})
@@ -203,7 +209,7 @@ def observe(
                 observer.magnitude("logits", logits)
                 if argmax:
                     _keep_rows(seen, logits, rng)
-                seen.context = max(seen.context, batch.shape[-1])
+                seen.context = max(seen.context, len(seen.prefix) + batch.shape[-1])
                 seen.sequences += batch.shape[0]
                 reporter.advance("observe", sequences=seen.sequences)
     finally:
@@ -225,12 +231,12 @@ def _watch(prepared: Prepared, observer: Observer) -> list[RemovableHandle]:
     def after(stage: Linear) -> Any:
         def hook(_module: Any, _args: Any, output: Tensor) -> None:
             less = output.mean(dim=-1, keepdim=True) if stage.residual and mean_free else 0.0
-            observer.magnitude(stage.writes, output - less)
+            observer.magnitude(stage.writes, prepared.switch.private(output - less))
 
         return hook
 
     def before(stage: Linear) -> Any:
-        return lambda _module, args: observer.magnitude(stage.reads, args[0])
+        return lambda _module, args: observer.magnitude(stage.reads, prepared.switch.private(args[0]))
 
     for stage in architecture.of(Linear):
         module = prepared.model.get_submodule(architecture.paths[stage.name])
@@ -247,9 +253,10 @@ def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
     limits = prepared.architecture.shape
     if batch.ndim != 2 or batch.numel() == 0:
         raise DataError(f"a sequence of tokens is (T,) or (B, T) with T >= 1, got shape {tuple(ids.shape)}")
-    if batch.shape[-1] > limits.context:
+    if batch.shape[-1] > limits.context - len(prepared.config.prefix):
+        behind = f" behind a prefix of {len(prepared.config.prefix)}" if prepared.config.prefix else ""
         raise DataError(
-            f"a sequence of {batch.shape[-1]} tokens exceeds the model's context of {limits.context}; cut it"
+            f"a sequence of {batch.shape[-1]} tokens{behind} exceeds the model's context of {limits.context}; cut it"
         )
     if int(batch.min()) < 0 or int(batch.max()) >= limits.vocabulary:
         raise DataError(f"a token id lies outside the vocabulary of {limits.vocabulary}; use the model's own tokenizer")

@@ -73,10 +73,16 @@ class AttentionSite(nn.Module):
         if kwargs.get("layer_past") is not None or kwargs.get("encoder_hidden_states") is not None:
             raise ConfigError(f"{stage.name}: a legacy cache or an encoder cannot be used here; pass use_cache=False")
         made = [self.get_submodule(name)(hidden_states) for name in self._projections]
-        made = [switch.see(value, part) for value, part in zip(stage.inputs, made, strict=True)]
+        made = [switch.see_rows(value, part) for value, part in zip(stage.inputs, made, strict=True)]
         cache = kwargs.get("past_key_values", kwargs.get("past_key_value"))  # the name depends on transformers' version
         kernels = switch.kernels(made[0])
-        if kernels is not None and cache is None and not self.dropout and kernels.supports(self, made):
+        if (
+            kernels is not None
+            and cache is None
+            and not self.dropout
+            and not switch.public
+            and kernels.supports(self, made)
+        ):
             return self._project(kernels.attend(self, made)), None
         head_width = sum(part.shape[-1] for part in made) // (stage.heads + 2 * stage.cached)
         parts = made if len(made) == 3 else made[0].split(stage.widths(head_width), dim=-1)
@@ -86,13 +92,18 @@ class AttentionSite(nn.Module):
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
         if switch.tap is not None:
-            for name, part in (("q", q), ("k", k), ("v", v)):
+            for name, part in (("q", switch.private(q)), ("k", k), ("v", v)):
                 switch.tap(f"{stage.name}/{name}", part)
         if stage.shared > 1:
             k, v = (part.repeat_interleave(stage.shared, dim=1) for part in (k, v))
         exact = switch.mode == "exact" and switch.tap is None and switch.bounds is None
-        out = attend_exactly(self, q, k, v) if exact else attend_eagerly(self, q, k, v)
-        out = switch.see(stage.writes, out.transpose(1, 2).flatten(-2).to(made[0].dtype))
+        front = k[..., : switch.public, :], v[..., : switch.public, :]
+        out = switch.behind(
+            lambda rows: attend_exactly(self, rows, *front),
+            lambda rows: attend_exactly(self, rows, k, v) if exact else attend_eagerly(self, rows, k, v),
+            q,
+        )
+        out = switch.see_rows(stage.writes, out.transpose(1, 2).flatten(-2).to(made[0].dtype))
         return self._project(out), None
 
     def _turned(self, q: Tensor, k: Tensor, start: int) -> tuple[Tensor, Tensor]:

@@ -29,9 +29,18 @@ class NormSite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The norm of the last axis, in the switch's mode; one number per row goes through the solvers."""
+        return self.switch.behind(self._exact, self._rows, x)
+
+    def _exact(self, x: Tensor) -> Tensor:
+        if self.stage.centred:
+            return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias, self.stage.eps)
+        y = nn.functional.rms_norm(x, (self.width,), self.weight, self.stage.eps)
+        return y if self.bias is None else y + self.bias
+
+    def _rows(self, x: Tensor) -> Tensor:
         switch, stage = self.switch, self.stage
         if stage.centred and switch.mode == "exact" and switch.tap is None and switch.bounds is None:
-            return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias, stage.eps)
+            return self._exact(x)
         kernels = switch.kernels(x)
         if kernels is not None and stage.centred and self.bias is not None:
             fused: Tensor = kernels.norm(self, x)

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +32,12 @@ class PrepareConfig:
     ``max_counts``  largest count by family, where the family's own is too small (it is never lowered). Adopting a
                     calibration raises it further, to one above the largest calibrated count of the family.
     ``gamma``       slope of the ramp the halting logits start on.
+    ``prefix``      public tokens in front of every sequence. Their own positions are computed exactly, in no domain.
     """
 
     max_counts: Mapping[str, int] = field(default_factory=dict)
     gamma: float = GAMMA
+    prefix: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for family, top in self.max_counts.items():
@@ -64,6 +66,14 @@ class Prepared(nn.Module):
         self.halting.to(next(model.parameters()).device)
         # Where the sites look the table up: a list of one, so that a new table reaches them and none of them owns it.
         self._table = [self.halting]
+        shape = architecture.shape
+        if len(config.prefix) >= shape.context or any(not 0 <= token < shape.vocabulary for token in config.prefix):
+            raise ConfigError(
+                f"prefix: {len(config.prefix)} public tokens, of a vocabulary of {shape.vocabulary}, must leave room "
+                f"in a context of {shape.context}; shorten it, or use the model's own tokenizer"
+            )
+        front = torch.tensor(config.prefix, dtype=torch.long, device=next(model.parameters()).device)
+        self.register_buffer("front", front, persistent=False)
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -110,6 +120,11 @@ class Prepared(nn.Module):
         if missing or set(calibration.activations) != set(activations):
             name = sorted(missing)[0] if missing else sorted({*activations} ^ {*calibration.activations})[0]
             raise SiteError(name, "is not in this calibration; it belongs to another model")
+        if calibration.prefix != self.config.prefix:
+            raise ConfigError(
+                f"this calibration was made behind a prefix of {len(calibration.prefix)} tokens, the model is prepared "
+                f"with {len(self.config.prefix)} others; calibrate again"
+            )
         if not keep_logits:
             tops = dict(self.config.max_counts)
             for site in self.sites:
@@ -184,8 +199,21 @@ class Prepared(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (B, T, vocabulary) of tokens (B, T), with gradient, in the mode in force."""
-        out: Tensor = self.model(input_ids=tokens, use_cache=False).logits
-        return out
+        return self.behind_prefix(tokens, self.model)
+
+    def behind_prefix(self, tokens: Tensor, model: Callable[..., Any]) -> Tensor:
+        """Logits of tokens (B, T) behind the public prefix, if there is one, by this model, its teacher or a copy."""
+        public = len(self.config.prefix)
+        if not public:
+            out: Tensor = model(input_ids=tokens, use_cache=False).logits
+            return out
+        front: Tensor = self.front
+        self.switch.public = public
+        try:
+            out = model(input_ids=torch.cat([front.expand(len(tokens), -1), tokens], dim=1), use_cache=False).logits
+        finally:
+            self.switch.public = 0
+        return out[:, public:]
 
     @torch.no_grad()
     def logits(
@@ -204,15 +232,18 @@ class Prepared(nn.Module):
             raise DataError("logits need at least one token")
         with self._turned(mode):
             if dtype is None:
-                out: Tensor = self.model(input_ids=batch, use_cache=False).logits
+                out = self.behind_prefix(batch, self.model)
             else:
                 cast = {
                     name: value.to(_DTYPES[dtype])
                     for name, value in (*self.model.named_parameters(), *self.model.named_buffers())
                     if value.is_floating_point()
                 }
-                call = torch.func.functional_call
-                out = call(self.model, cast, (), {"input_ids": batch, "use_cache": False}, tie_weights=True).logits
+
+                def wide(**given: Any) -> Any:
+                    return torch.func.functional_call(self.model, cast, (), given, tie_weights=True)
+
+                out = self.behind_prefix(batch, wide)
         return out[0] if ids.ndim == 1 else out
 
     @contextmanager

@@ -20,10 +20,13 @@ KIND, VERSION, NAME = "heatfhe-prepared", 1, "heat.json"
 
 def side_json(prepared: Prepared) -> dict[str, Any]:
     """What the side file holds: options, calibration, counts, halting logits, and the weights' fingerprint."""
+    config: dict[str, Any] = {"max_counts": dict(prepared.config.max_counts), "gamma": prepared.config.gamma}
+    if prepared.config.prefix:
+        config["prefix"] = list(prepared.config.prefix)
     return {
         "architecture": prepared.architecture.kind,
         "fingerprint": prepared.fingerprint(),
-        "config": {"max_counts": dict(prepared.config.max_counts), "gamma": prepared.config.gamma},
+        "config": config,
         "max_counts": {site.name: site.max_count for site in prepared.sites},
         "calibration": None if prepared.calibration is None else prepared.calibration.as_json(),
         "counts": dict(prepared.switch.counts),
@@ -50,7 +53,9 @@ def load_prepared(folder: Path, model: nn.Module, *, check_weights: bool = True)
     body = read_json(folder / NAME, KIND, (VERSION,))
     prepared: Prepared | None = None
     try:
-        prepared = prepare(model, PrepareConfig(**body["config"]))
+        prepared = prepare(
+            model, PrepareConfig(**{**body["config"], "prefix": tuple(body["config"].get("prefix", ()))})
+        )
         _take(prepared, body, folder / NAME, check_weights)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, HeatError) as err:
         if prepared is not None:

@@ -29,7 +29,7 @@ class Switch:
     number of micro-batches divides ``push`` as well. ``slack`` is how far below the end of its domain the guard of a
     softmax row's sum stands, as a factor: rows of unseen text go further than those trained on. ``bounds`` turns the
     range terms on, ``variance_bounds`` widens their bound for single norms. ``fused`` holds the GPU's kernels, None
-    where triton is not installed.
+    where triton is not installed. ``public`` rows come first in the forward pass in flight: a prefix, computed exactly.
     """
 
     mode: Mode = "exact"
@@ -40,6 +40,7 @@ class Switch:
     bounds: RangeBounds | None = None
     variance_bounds: dict[str, float] = field(default_factory=dict)
     tap: Tap | None = None
+    public: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     distributions: dict[str, Tensor] | None = None
     terms: dict[str, Tensor] = field(default_factory=dict)
@@ -84,6 +85,20 @@ class Switch:
     def see(self, name: str, value: Tensor) -> Tensor:
         """Pass a named value through the tap."""
         return value if self.tap is None else self.tap(name, value)
+
+    def private(self, rows: Tensor) -> Tensor:
+        """Rows (..., T, d) without those of the prefix."""
+        return rows[..., self.public :, :] if self.public else rows
+
+    def behind(self, exact: Callable[[Tensor], Tensor], own: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """``own`` of rows (..., T, d), ``exact`` of those of the prefix."""
+        if not self.public:
+            return own(rows)
+        return torch.cat([exact(rows[..., : self.public, :]), own(self.private(rows).contiguous())], dim=-2)
+
+    def see_rows(self, name: str, rows: Tensor) -> Tensor:
+        """As see, with rows (..., T, d) of which the tap sees those behind the prefix."""
+        return rows if self.tap is None else self.behind(lambda x: x, lambda x: self.see(name, x), rows)
 
     def clamp(self, value: Tensor, lo: float | None, hi: float | None) -> Tensor:
         """The value, guarded while training."""

@@ -130,7 +130,7 @@ class CapturedStep:
             logits = self._prepared(tokens)
             if teacher is not None:
                 with torch.no_grad():
-                    wanted = teacher(input_ids=tokens, use_cache=False).logits
+                    wanted = self._prepared.behind_prefix(tokens, teacher)
         text, taught = task_loss, distillation_loss
         if kernels is not None:
             width = self._prepared.architecture.shape.vocabulary

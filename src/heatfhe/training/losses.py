@@ -104,12 +104,12 @@ def losses(
     logits = forward(tokens)
     if phase.distil and teacher is not None:
         with torch.no_grad():
-            wanted = teacher(input_ids=tokens, use_cache=False).logits
+            wanted = prepared.behind_prefix(tokens, teacher)
         task = distillation_loss(logits, wanted)
     elif odd is None or not odd.any():
         task = task_loss(logits, labels)
     else:
-        task = _mixed_loss(logits, rows, teacher, odd.to(logits.device))
+        task = _mixed_loss(prepared, logits, rows, teacher, odd.to(logits.device))
     terms = prepared.range_terms()
     excess = torch.stack(list(terms.values())).sum() if terms else task.new_zeros(())
     iterations = task.new_zeros(())
@@ -118,7 +118,7 @@ def losses(
     return Terms(task, iterations, excess)
 
 
-def _mixed_loss(logits: Tensor, rows: Tensor, teacher: nn.Module | None, odd: Tensor) -> Tensor:
+def _mixed_loss(prepared: Prepared, logits: Tensor, rows: Tensor, teacher: nn.Module | None, odd: Tensor) -> Tensor:
     """The mean over windows of the text's loss and, for odd ones, of the divergence from the teacher.
 
     The teacher runs on the odd windows alone; without one they add nothing.
@@ -126,7 +126,7 @@ def _mixed_loss(logits: Tensor, rows: Tensor, teacher: nn.Module | None, odd: Te
     if teacher is None:
         return task_loss(logits, rows[:, 1:], ~odd)
     with torch.no_grad():
-        wanted = teacher(input_ids=rows[odd, :-1], use_cache=False).logits
+        wanted = prepared.behind_prefix(rows[odd, :-1], teacher)
     task = distillation_loss(logits[odd], wanted) * odd.sum()
     if not odd.all():
         task = task + task_loss(logits[~odd], rows[~odd, 1:]) * (~odd).sum()

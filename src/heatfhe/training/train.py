@@ -377,10 +377,10 @@ def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
         raise ConfigError(
             f"the windows hold {windows.context} tokens, the recipe's context is {recipe.context}; pack the text to it"
         )
-    if recipe.context > prepared.architecture.shape.context:
-        raise ConfigError(
-            f"the recipe's context {recipe.context} exceeds the model's {prepared.architecture.shape.context}"
-        )
+    longest, public = prepared.architecture.shape.context, len(prepared.config.prefix)
+    if recipe.context + public > longest:
+        behind = f" behind a prefix of {public}" if public else ""
+        raise ConfigError(f"the recipe's context {recipe.context}{behind} exceeds the model's {longest}")
     top = int(windows.rows.max())
     if top >= prepared.architecture.shape.vocabulary or int(windows.rows.min()) < 0:
         raise ConfigError(
