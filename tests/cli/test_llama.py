@@ -39,8 +39,10 @@ def heat(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
     return json.loads(out.out)
 
 
-def test_from_a_checkpoint_to_an_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("prefix", ["", "on the mat"])
+def test_from_a_checkpoint_to_an_answer(folder: Path, capsys: pytest.CaptureFixture[str], prefix: str) -> None:
     model, text, circuit = folder / "model", ("--text", folder / "text.txt"), folder / "circuit"
+    text = (*text, "--prefix", prefix)
     heat(capsys, "calibrate", model, *text, "--windows", 16, "-o", folder / "calibration.json")
     heat(capsys, "export", model, "--calibration", folder / "calibration.json", "-o", circuit)
     params = ("--params", "insecure-native-12-r40")
@@ -51,7 +53,11 @@ def test_from_a_checkpoint_to_an_answer(folder: Path, capsys: pytest.CaptureFixt
     from tokenizers import Tokenizer
 
     prompt = Tokenizer.from_file(str(model / "tokenizer.json")).encode("the cat").ids
-    assert answer["tokens"] == Circuit.load(circuit).generate(prompt, 3).tokens
+    found = Circuit.load(circuit)
+    assert answer["tokens"] == found.generate(prompt, 3).tokens
+    assert (found.room < 16) == bool(prefix)
+    assert main(["generate", *map(str, local), "--tokens", str(found.room), "the cat", "--quiet"]) != 0
+    assert f"the model's context is {found.room}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_it_is_trained_by_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

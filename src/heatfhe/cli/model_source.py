@@ -25,8 +25,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """The positional model argument."""
     parser.add_argument(
         "model",
-        help="folder of a Hugging Face GPT-2 checkpoint, its name on the hub (openai-community/gpt2), or 'default' "
-        "for the embedded model",
+        help="folder of a Hugging Face GPT-2 or Llama checkpoint, its name on the hub (openai-community/gpt2), or "
+        "'default' for the embedded model",
     )
 
 

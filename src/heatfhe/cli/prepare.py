@@ -12,10 +12,12 @@ from heatfhe.records import FAMILIES
 
 HELP = """List the places where a model's solvers iterate: its sites, by family.
 
-With -o, the checkpoint is written unchanged beside a side file (heat.json) that holds what training will learn."""
+With -o, the checkpoint is written unchanged beside a side file (heat.json) that holds what training will learn. A GGUF
+file of a Llama is unpacked: what is written is a plain checkpoint with its tokenizer."""
 EXAMPLES = """  heat prepare default
   heat prepare my-gpt2 --json
   heat prepare my-gpt2 -o out/prepared
+  heat prepare my-llama.gguf -o out/prepared
 """
 
 
@@ -27,9 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Prepare, list, save if asked."""
-    from heatfhe.sites import prepare, save_prepared
+    from heatfhe.sites import load_gguf, prepare, save_prepared
 
-    prepared = prepare(args.model)
+    model, tokenizer = load_gguf(Path(args.model)) if args.model.endswith(".gguf") else (args.model, None)
+    prepared = prepare(model)
     kind, shape, sites = prepared.architecture.kind, prepared.architecture.shape, prepared.sites
     console.print(
         f"{kind}: {shape.layers} layers, width {shape.width}, {shape.heads} heads, hidden {shape.hidden}, "
@@ -42,6 +45,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.table(("family", "sites", "first", "floor", "max count", "levels per iteration"), rows)
     if args.out is not None:
         save_prepared(prepared, args.out)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(args.out)
         console.print(f"written: {args.out}")
     console.json(
         {

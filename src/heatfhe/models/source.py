@@ -21,6 +21,8 @@ def model_folder(name: str | Path, *, fetch: bool = True) -> Path:
     folder = Path(name)
     if (folder / "config.json").is_file():
         return folder
+    if folder.suffix == ".gguf":
+        raise ConfigError(f"{name}: unpack it first: heat prepare {name} -o FOLDER, then give the folder")
     if folder.exists() or not _HUB_NAME.fullmatch(name):
         raise ConfigError(
             f"{name}: no checkpoint there (config.json is missing); give a Hugging Face model folder, the name of a "

@@ -3,6 +3,7 @@
 
 from heatfhe.sites.activation import ActivationSite
 from heatfhe.sites.attention import AttentionSite
+from heatfhe.sites.gguf import load_gguf
 from heatfhe.sites.guards import RangeBounds, excess, guard
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.prepare import prepare, restore
@@ -24,6 +25,7 @@ __all__ = [
     "excess",
     "guard",
     "load_checkpoint",
+    "load_gguf",
     "load_prepared",
     "prepare",
     "restore",
