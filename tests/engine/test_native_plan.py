@@ -22,6 +22,7 @@ from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.tally import key_bytes, weight_bytes
 from tests.ckks.test_baby_steps import with_words
 from tests.engine.conformance import bits
+from tests.laws.test_prefix import exported
 from tests.tiny import tiny_circuit
 
 Real = NDArray[np.float64]
@@ -99,3 +100,10 @@ def test_keys_by_level_and_fewer_baby_steps_tell_the_same() -> None:
 @pytest.mark.parametrize("name", ["insecure-native-11", "insecure-native-12"])
 def test_two_layers_four_tokens(name: str) -> None:
     check(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), native_params(name), [3, 7, 5], 4)
+
+
+@pytest.mark.slow
+def test_a_llama_behind_a_public_prefix() -> None:
+    """Rotary positions, three heads that share one of keys and values, a gate, and three plaintext positions first."""
+    circuit = exported("llama")[2]
+    check(circuit, native_params("insecure-native-11"), [3, 1], 2)
