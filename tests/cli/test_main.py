@@ -41,6 +41,8 @@ MISTAKES = {
     "generate": ["--server", "http://127.0.0.1:9", "--token-file", "nowhere", "hello"],
     "sessions": ["--server", "http://127.0.0.1:9"],
     "proxy": ["--server", "http://127.0.0.1:9"],
+    "chat": ["--server", "http://127.0.0.1:9", "--token-file", "nowhere"],
+    "models": ["nowhere"],
     "doctor": ["--nonsense"],
 }
 """A mistake a person makes with each command."""
@@ -68,8 +70,8 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     assert "--quiet" in text
 
 
-def test_there_are_nineteen_commands_and_a_mistake_for_each() -> None:
-    assert len(COMMANDS) == 19
+def test_there_are_twenty_one_commands_and_a_mistake_for_each() -> None:
+    assert len(COMMANDS) == 21
     assert sorted(MISTAKES) == sorted(COMMANDS)
 
 

@@ -152,4 +152,4 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> N
     (partial / "s").write_bytes(bytes(32))
     (folder.folder / ".manifest.json.4711.partial").write_bytes(b"{")
     folder.open(FakeRing, REQUEST)  # type: ignore[arg-type]
-    assert sorted(p.name for p in folder.folder.iterdir()) == ["evaluation", "manifest.json", "secret"]
+    assert sorted(p.name for p in folder.folder.iterdir()) == ["about.json", "evaluation", "manifest.json", "secret"]

@@ -38,10 +38,14 @@ GROUPS: dict[str, dict[str, str]] = {
     "client": {
         "keygen": "make keys for a server's model",
         "generate": "ask, privately",
+        "chat": "talk, privately, line by line",
         "sessions": "list and delete sessions and keys on a server",
         "proxy": "OpenAI-compatible endpoint on this machine",
     },
-    "everyone": {"doctor": "what works on this machine, and what would make the rest work"},
+    "everyone": {
+        "models": "circuits, plans and keys on this machine, with sizes and security",
+        "doctor": "what works on this machine, and what would make the rest work",
+    },
 }
 EXIT_CODES = """exit codes:
   0  done

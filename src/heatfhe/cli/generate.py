@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             console.warn("this server only simulates: nothing is encrypted")
         began = time.monotonic()
         if args.resume:
-            made = list(_shown(client, client.resume(), console))
+            made = list(shown(client, client.resume(), console))
             facts: dict[str, Any] = {"tokens": made, "text": client.bundle.decode(made)}
         else:
             facts = _ask(client, args, console)
@@ -94,7 +94,7 @@ def _ask(client: Client, args: argparse.Namespace, console: Console) -> dict[str
     )
     if args.keep:
         console.print(f"session {talk.session}")
-    made = list(_shown(client, stream, console))
+    made = list(shown(client, stream, console))
     reporter.done("generate")
     if talk.faint:
         console.warn(
@@ -114,7 +114,7 @@ def _ask(client: Client, args: argparse.Namespace, console: Console) -> dict[str
     }
 
 
-def _shown(client: Client, tokens: Any, console: Console) -> Any:
+def shown(client: Client, tokens: Any, console: Console) -> Any:
     """Print what each token adds to the text, whole characters only."""
     made: list[int] = []
     text = ""

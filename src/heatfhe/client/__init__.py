@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from heatfhe.client.alone import generate, open_engine
 from heatfhe.client.client import Client
 from heatfhe.client.home import client_folder
+from heatfhe.client.keys import read_key_card
 from heatfhe.client.local import local_server
 from heatfhe.client.sampling import Sampler
 from heatfhe.client.talk import Answer, Conversation
@@ -46,6 +47,7 @@ __all__ = [
     "load_keyring",
     "local_server",
     "open_engine",
+    "read_key_card",
 ]
 
 

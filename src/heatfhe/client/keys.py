@@ -4,6 +4,7 @@
 <folder>/<config id, 16 digits>/secret/...          what the keyring saves; never read by anything that sends
 <folder>/<config id, 16 digits>/evaluation/<sha256> public, content-addressed
 <folder>/<config id, 16 digits>/manifest.json       lists the evaluation keys, names their secret; written last
+<folder>/<config id, 16 digits>/about.json          for people: which model, parameter set and security
 <folder>/<config id, 16 digits>.lock                held while keys are made, loaded or deleted
 """
 
@@ -26,6 +27,7 @@ from heatfhe.progress import SILENT, Reporter
 from heatfhe.wire import KeyEntry, KeyManifest, ModelConfig, Refusal, looks_secret, name_is_secret
 
 KIND, VERSION = "heatfhe-client-keys", 2  # version 1 was the manifest alone
+CARD, CARD_KIND = "about.json", "heatfhe-key-card"
 WAITING = "wait for the keys that another process makes"
 
 
@@ -67,6 +69,10 @@ class KeyFolder:
                 self._check_secret()
             else:
                 self._derive(ring, reporter)
+            if not (self.folder / CARD).exists():
+                params = self._config.params
+                about = {"name": self._config.model, "params": params.name, "security": params.security_claim}
+                write_json(self.folder / CARD, CARD_KIND, 1, about)
         return ring
 
     @contextmanager
@@ -190,3 +196,8 @@ def lock_down(folder: Path) -> None:
             os.chmod(Path(root) / name, 0o700)
         for name in files:
             os.chmod(Path(root) / name, 0o600)
+
+
+def read_key_card(folder: Path) -> dict[str, Any]:
+    """What a folder of keys is for; keys that were made before there were cards say nothing."""
+    return read_json(folder / CARD, CARD_KIND, (1,)) if (folder / CARD).exists() else {}
