@@ -75,7 +75,7 @@ def ranges(args: argparse.Namespace) -> None:
 def plans(args: argparse.Namespace) -> None:
     """Bootstraps of one token: as it is, without rotary positions and sharing, and at fewer iterations."""
     from heatfhe.circuit import Circuit
-    from heatfhe.planning import plan, preset
+    from heatfhe.planning import default_cost, plan, preset
 
     params, found = preset(args.params), {}
     for name in args.prefix:
@@ -88,7 +88,7 @@ def plans(args: argparse.Namespace) -> None:
             ("calibrated", circuit), ("fewer", shorter), ("fewer, neither rotary nor shared", bare(shorter)),
         ):  # fmt: skip
             began = time.monotonic()
-            made = plan(chosen, params, programs=("generate",), mlp=args.mlp)
+            made = plan(chosen, params, programs=("generate",), mlp=args.mlp, cost=default_cost(params, "cuda"))
             program = made.programs["generate"]
             row = {
                 "iterations": sum(chosen.calibration.iterations().values()),
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=1e-4)
     parser.add_argument("--activation-tolerance", type=float, default=1e-3)
     parser.add_argument("--params", default="native-16-r40-lean")
-    parser.add_argument("--mlp", default="A")
+    parser.add_argument("--mlp", default="auto")
     parser.add_argument("-o", "--out", type=Path, required=True)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, DataError
+from heatfhe.evaluation import stress_circuit, stress_prepared
 from heatfhe.lowering import export
 from heatfhe.planning import Plan, plan
 from heatfhe.ranges import calibrate, observe
@@ -70,7 +71,7 @@ def test_laws_4_and_6_the_circuit_is_its_plan(kind: str, tmp_path: Path) -> None
     windows = tokens[:3].numpy()
     logits = circuit.run(windows)
     assert np.abs(teacher_forced(made, circuit, windows, strict=False) - logits).max() < 1e-8 * np.abs(logits).max()
-    bare = plan(replace(circuit, prefix=(), calibration=replace(circuit.calibration, prefix=())), clear_params(64))
+    bare = plan(replace(circuit, calibration=replace(circuit.calibration, prefix=())), clear_params(64))
     assert [s.kind for s in bare.programs["generate"].steps] == [s.kind for s in made.programs["generate"].steps]
     made.save(tmp_path / "plan")
     assert Plan.load(tmp_path / "plan") == made
@@ -92,6 +93,14 @@ def test_domains_leave_the_prefix_out(kind: str) -> None:
     assert (wide.context, narrow.context) == (14, 14)
     for own, all_rows in ((narrow.scores, wide.scores), (narrow.activations, wide.activations)):
         assert all(all_rows[k].lo <= own[k].lo + 1e-4 and own[k].hi <= all_rows[k].hi + 1e-4 for k in own)
+
+
+@KINDS
+def test_stress_leaves_it_out(kind: str) -> None:
+    prepared, tokens, circuit = exported(kind)
+    rows = {"calibrated": tokens.numpy()}
+    (found,), (same,) = stress_circuit(circuit, rows), stress_prepared(prepared, rows, batch=8)
+    assert (found.diverged, found.outside) == (same.diverged, same.outside) == (0, 0)
 
 
 @KINDS

@@ -52,8 +52,7 @@ class Circuit:
     """A list of stages with weights and constants, and no loop whose length depends on data.
 
     ``weights`` are the checkpoint's own tensors in their own dtype; centring and folding happen in float64 on first
-    use. ``tokenizer`` holds the tokenizer's files by name. ``prefix`` are public tokens in front of every sequence:
-    their keys and values are known to all, and computed without approximation. It needs neither torch nor transformers.
+    use. ``tokenizer`` holds the tokenizer's files by name. It needs neither torch nor transformers.
     """
 
     name: str
@@ -63,7 +62,6 @@ class Circuit:
     calibration: Calibration
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
-    prefix: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"Circuit({', '.join(f'{k} {v}' for k, v in self.facts().items())})"
@@ -86,12 +84,17 @@ class Circuit:
         }
 
     def __post_init__(self) -> None:
-        check(self.stages, self.weights, self.shape, self.calibration, self.prefix)
+        check(self.stages, self.weights, self.shape, self.calibration)
 
     @cached_property
     def folded(self) -> Folded:
         """Weights in float64, folded."""
         return fold(self.stages, self.weights)
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Public tokens in front of every sequence: their keys and values are known to all, and are exact."""
+        return self.calibration.prefix
 
     @property
     def room(self) -> int:

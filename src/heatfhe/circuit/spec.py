@@ -20,9 +20,7 @@ _NAME = re.compile(
 )  # keys of plans are made of names: their other signs and last numbers have a meaning
 
 
-def check(
-    stages: Sequence[Stage], weights: Weights, shape: Shape, calibration: Calibration, prefix: Sequence[int] = ()
-) -> None:
+def check(stages: Sequence[Stage], weights: Weights, shape: Shape, calibration: Calibration) -> None:
     """Raise ConfigError, naming the stage, unless the circuit is legal."""
     widths: dict[str, int] = {}
     held = {name: tensor.shape for name, tensor in weights.items()}
@@ -48,15 +46,11 @@ def check(
             f"the calibration covers rows up to {calibration.context}, the circuit's context is {shape.context}; "
             "calibrate on windows of the full context"
         )
+    prefix = calibration.prefix
     if len(prefix) >= shape.context or any(not 0 <= token < shape.vocabulary for token in prefix):
         raise ConfigError(
             f"prefix: {len(prefix)} public tokens, of a vocabulary of {shape.vocabulary}, must leave room in a context "
             f"of {shape.context}; shorten it, or use the model's own tokenizer"
-        )
-    if calibration.prefix and calibration.prefix != tuple(prefix):
-        raise ConfigError(
-            f"prefix: the calibration holds behind its own {len(calibration.prefix)} tokens alone, these are "
-            f"{len(prefix)} others; calibrate with them"
         )
 
 

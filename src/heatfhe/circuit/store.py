@@ -37,7 +37,6 @@ class Head:
     stages: tuple[Stage, ...]
     notes: Mapping[str, Any]
     files: Mapping[str, str]
-    prefix: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if missing := {WEIGHTS, CALIBRATION} - set(self.files):
@@ -51,8 +50,7 @@ class Head:
     def from_json(cls, body: Mapping[str, Any]) -> Head:
         """Inverse of as_json."""
         stages = tuple(stage_from_json(s) for s in body["stages"])
-        prefix = tuple(int(token) for token in body.get("prefix", ()))
-        return cls(**{**body, "shape": Shape(**body["shape"]), "stages": stages, "prefix": prefix})
+        return cls(**{**body, "shape": Shape(**body["shape"]), "stages": stages})
 
 
 def circuit_digest(circuit: Circuit) -> str:
@@ -99,7 +97,6 @@ def load(folder: str | Path) -> dict[str, Any]:
         "calibration": Calibration.load(folder / CALIBRATION),
         "tokenizer": {n.split("/", 1)[1]: d for n, d in data.items() if n.startswith(TOKENIZER)},
         "notes": head.notes,
-        "prefix": head.prefix,
     }
 
 
@@ -109,7 +106,6 @@ def _header(circuit: Circuit | Head) -> dict[str, Any]:
         "shape": {k: getattr(circuit.shape, k) for k in circuit.shape.__slots__},
         "stages": [stage_to_json(s) for s in circuit.stages],
         "notes": dict(circuit.notes),
-        **({"prefix": list(circuit.prefix)} if circuit.prefix else {}),
     }
 
 

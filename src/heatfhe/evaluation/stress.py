@@ -131,7 +131,7 @@ def _stressed(kind: str, run: Run, known: Calibration, rows: Rows, batch: int, r
 
         def tap(name: str, value: Any, seen: dict[str, Any] = seen) -> Any:
             if name in domains:
-                found = _excess(name, value, *domains[name])
+                found = _excess(name, value, *domains[name], public=len(known.prefix))
                 seen[name] = found if name not in seen else np.maximum(seen[name], found)
             return value
 
@@ -162,15 +162,16 @@ def _stressed(kind: str, run: Run, known: Calibration, rows: Rows, batch: int, r
     )
 
 
-def _excess(name: str, value: Any, lo: float, hi: float) -> NDArray[np.float64]:
+def _excess(name: str, value: Any, lo: float, hi: float, *, public: int) -> NDArray[np.float64]:
     """How far each window's values leave [lo, hi], in its widths: 0 inside, infinite where a value is not finite."""
     part, rows = name.rpartition("/")[2], value.shape[-2]
     if part == "scores":  # masked ones are never read
-        keep = np.tri(rows, dtype=np.bool_) if isinstance(value, np.ndarray) else value.new_ones(rows, rows).tril() > 0
+        keep: Any = np.tri(rows, public + rows, public, dtype=np.bool_)
+        keep = keep if isinstance(value, np.ndarray) else value.new_tensor(keep) > 0
         middle = 0.5 * (lo + hi)
         value = np.where(keep, value, middle) if isinstance(value, np.ndarray) else value.where(keep, middle)
     elif part in ("sum", "sum2"):
-        length = np.arange(1.0, rows + 1.0)[:, None]
+        length = np.arange(public + 1.0, public + rows + 1.0)[:, None]
         value = value / (length if isinstance(value, np.ndarray) else value.new_tensor(length))
     flat = value.reshape(len(value), -1)
     ends = (flat.min(axis=1), flat.max(axis=1)) if isinstance(value, np.ndarray) else (flat.amin(1), flat.amax(1))

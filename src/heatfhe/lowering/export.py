@@ -59,15 +59,20 @@ def export(
             f"the calibration saw windows of {calibration.context} tokens, not of {length}; export with a context of "
             f"at most {calibration.context} (--context), or calibrate on longer windows"
         )
+    public = calibration.prefix if prefix is None else tuple(int(token) for token in prefix)
+    if calibration.prefix not in ((), public):
+        raise ConfigError(
+            f"prefix: the calibration holds behind its own {len(calibration.prefix)} tokens alone, these are "
+            f"{len(public)} others; calibrate with them"
+        )
     circuit = Circuit(
         name=name,
         shape=replace(architecture.shape, context=length),
         stages=architecture.stages,
         weights=weights(prepared, length),
-        calibration=replace(calibration, context=length),
+        calibration=replace(calibration, context=length, prefix=public),
         tokenizer=own_tokenizer(prepared.model) if tokenizer is None else tokenizer_files(tokenizer),
         notes=dict(notes or {}),
-        prefix=calibration.prefix if prefix is None else tuple(int(token) for token in prefix),
     )
     if folder is not None:
         circuit.save(folder)

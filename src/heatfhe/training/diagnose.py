@@ -29,7 +29,7 @@ def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
             owner, _, part = name.rpartition("/")
             site = f"{owner}/{READERS[part]}" if part in READERS else owner if part == "in" else name
             lo, hi = domains.get(name, (-math.inf, math.inf))
-            inputs = _as_compared(part, value)
+            inputs = _as_compared(part, value, len(prepared.config.prefix))
             least, most = float(inputs.min()), float(inputs.max())
             if not bool(torch.isfinite(inputs).all()):
                 found.append(f"{site}: its input holds values that are not finite")
@@ -43,12 +43,12 @@ def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
     return found[0] if found else "no site left its domain; the loss itself went astray"
 
 
-def _as_compared(part: str, value: Tensor) -> Tensor:
-    """Scores without the masked ones, which are never read; sums over their row's length."""
+def _as_compared(part: str, value: Tensor, public: int) -> Tensor:
+    """Scores without the masked ones, which are never read; sums over their row's length, a prefix included."""
     if part == "scores":
-        return value.tril()
+        return value.tril(public)
     if part in ("sum", "sum2"):
-        return value / torch.arange(1, value.shape[-2] + 1, device=value.device)[:, None]
+        return value / torch.arange(public + 1, public + value.shape[-2] + 1, device=value.device)[:, None]
     return value
 
 
