@@ -61,11 +61,12 @@ def test_from_a_checkpoint_to_an_answer(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_it_is_trained_by_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--recipe", "tiny", "--share", "0.3", "-o", folder / "run")
+    options = ("--recipe", "tiny", "--share", "0.3", "--context", 12, "--prefix", "on the mat", "-o", folder / "run")
     body = heat(capsys, "train", folder / "model", "--text", folder / "text.txt", *options)
     assert body["updates"] == 2 + 7 + 1
     circuit = Circuit.load(folder / "run" / "circuit")
     assert circuit.calibration.iterations() == body["iterations"]
+    assert circuit.room == 12
     assert body["skipped"] == body["diverged"] == 0
     again = heat(capsys, "export", folder / "run" / "model", "--tokenizer", folder / "model", "-o", folder / "again")
     assert again["iterations"] == body["iterations"]
