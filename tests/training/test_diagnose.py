@@ -79,6 +79,8 @@ def test_noise_has_the_stated_size_and_depends_on_seed_and_step_alone() -> None:
     assert torch.equal(noise_tap(sizes, 0.1, 3, 5)("h.0.attn.qkv", zero), zero)  # nothing between solvers is refreshed
     sums = noise_tap(sizes, 0.1, 3, 5)("h.0.attn/sum", zero)  # carried 1 / (2 n) times as large in row n
     assert float(sums[9].std()) == pytest.approx(2.0, rel=0.15)
+    behind = noise_tap(sizes, 0.1, 3, 5, public=30)("h.0.attn/sum", zero)  # whose row has forty positions
+    assert torch.allclose(behind[9], 4.0 * sums[9])
     assert float((sums / torch.arange(1.0, 201.0)[:, None]).std()) == pytest.approx(0.2, rel=0.02)
 
 

@@ -64,9 +64,11 @@ class Sizes(Protocol):
     def __call__(self, calibration: Calibration) -> Mapping[str, tuple[float, float]]: ...
 
 
-def noise_tap(carried: Mapping[str, tuple[float, float]], sigma: float, seed: int, step: int) -> Tap:
+def noise_tap(
+    carried: Mapping[str, tuple[float, float]], sigma: float, seed: int, step: int, *, public: int = 0
+) -> Tap:
     """A tap that adds a refresh's noise to the values carried: sigma as they are carried, the same for equal (seed,
-    step)."""
+    step). Rows begin behind a ``public`` prefix."""
     mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])  # torch reads 32 bits of a seed on a CPU
     generators: dict[torch.device, torch.Generator] = {}
 
@@ -78,7 +80,8 @@ def noise_tap(carried: Mapping[str, tuple[float, float]], sigma: float, seed: in
         noise = torch.randn(value.shape, generator=generators[value.device], device=value.device, dtype=value.dtype)
         factor, power = carried[name]
         if power:
-            noise = noise / torch.arange(1.0, value.shape[-2] + 1, device=value.device)[:, None] ** power
+            length = torch.arange(public + 1.0, public + value.shape[-2] + 1, device=value.device)
+            noise = noise / length[:, None] ** power
         return value + (sigma / factor) * noise.to(value.dtype)
 
     return tap

@@ -352,7 +352,8 @@ def _noise(run: Run) -> AbstractContextManager[None]:
         return nullcontext()
     accelerator = run.accelerator
     step = run.position.micro_steps * accelerator.num_processes + accelerator.process_index
-    return run.prepared.tapped(noise_tap(run.sizes, run.recipe.noise, run.recipe.seed, step))
+    public = len(run.prepared.config.prefix)
+    return run.prepared.tapped(noise_tap(run.sizes, run.recipe.noise, run.recipe.seed, step, public=public))
 
 
 def _synced(run: Run, forward: nn.Module, last: bool) -> Any:
