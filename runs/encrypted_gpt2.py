@@ -78,11 +78,11 @@ def train_stage(args: argparse.Namespace) -> None:
     from heatfhe.lowering import export
     from heatfhe.odd import beside, some_of
     from heatfhe.sites import prepare, save_prepared
-    from heatfhe.training import cut, preset, recipe, train
+    from heatfhe.training import ablation, cut, recipe, train
 
     torch.set_float32_matmul_precision("high")
     journal = Journal(args.out / "train.jsonl")
-    chosen = preset(args.preset, recipe("gpt2-small", args.solver).scaled(args.share))
+    chosen = ablation(args.preset, recipe("gpt2-small", args.solver).scaled(args.share))
     chosen = chosen if args.odd is None else replace(chosen, odd_share=args.odd)
     journal.write("recipe", digest=chosen.digest, also=[path.stem for path in args.also], **chosen.as_json())
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.sites import Prepared, prepare
-from heatfhe.training import cut, preset, recipe, train, window_losses
+from heatfhe.training import ablation, cut, recipe, train, window_losses
 
 NEEDS = {"heat": 200, "control": 100}  # seconds a job takes on an H200: it is not begun with less left
 
@@ -102,7 +102,7 @@ def main() -> None:
                         facts[f"{solver} {rule} {tolerance:g}"] = row
         else:
             which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
-            chosen = preset(which, recipe(args.recipe, solver).scaled(args.share))
+            chosen = ablation(which, recipe(args.recipe, solver).scaled(args.share))
             chosen = chosen if args.odd is None else replace(chosen, odd_share=args.odd)
             trained = train(
                 prepared, windows, chosen, held_out=last, folder=args.out / job, tensorboard=False, argmax=False

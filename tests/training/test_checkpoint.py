@@ -21,7 +21,7 @@ from heatfhe.files import file_digest, write_json
 from heatfhe.planning import Carried
 from heatfhe.planning import preset as parameter_set
 from heatfhe.sites import Prepared
-from heatfhe.training import Recipe, Stopped, Trained, checkpoint, preset, read_log
+from heatfhe.training import Recipe, Stopped, Trained, ablation, checkpoint, read_log
 from tests.training.short import KillAt, Killed, fresh, go, same_weights, short, windows
 
 # Calls of the reporter in a short run: squeeze, calibration, heat, re-fit, cooldown, re-fit. One every few calls is
@@ -70,7 +70,7 @@ def test_killed_again_and_again(straight: Straight, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["depth-only", "fixed-counts", "control"])
 def test_presets_resume_too(name: str, tmp_path: Path) -> None:
-    chosen = preset(name, RECIPE)
+    chosen = ablation(name, RECIPE)
     whole, counted = fresh(), KillAt()
     trained = go(whole, chosen, tmp_path / "a", reporter=counted)
     with pytest.raises(Killed):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from heatfhe.errors import ConfigError
-from heatfhe.training import preset, read_log
+from heatfhe.training import ablation, read_log
 from tests.training.distributed import chosen
 from tests.training.short import fresh, go, short
 
@@ -53,4 +53,4 @@ def test_splitting_needs_processes_and_gradients() -> None:
     with pytest.raises(ConfigError, match="start them with torchrun"):
         go(fresh(), short(), shard=True)
     with pytest.raises(ConfigError, match="frozen weights have no gradients to split"):
-        go(fresh(), preset("depth-only", short()), shard=True)
+        go(fresh(), ablation("depth-only", short()), shard=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError
 from heatfhe.files import json_digest
-from heatfhe.training import PRESETS, RECIPES, Phase, Recipe, preset, recipe
+from heatfhe.training import ABLATIONS, RECIPES, Phase, Recipe, ablation, recipe
 
 PHASE: dict[str, Any] = {"updates": 1, "tokens_per_update": 1024, "lr": 1e-4, "final_lr": 1e-4}
 
@@ -108,7 +108,7 @@ def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="gpt2-small, default-model, tiny"):
         recipe("large")
     with pytest.raises(ConfigError, match="fixed-counts, control, control-distilled, noisy"):
-        preset("luck", recipe("tiny"))
+        ablation("luck", recipe("tiny"))
 
 
 @given(updates=st.integers(1, 5000), lr=st.floats(1e-6, 1e-2), share=st.floats(0, 1))
@@ -153,7 +153,7 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
 
 def test_presets_change_one_thing() -> None:
     base = recipe("gpt2-small")
-    changed = {name: _changes(base, preset(name, base)) for name in PRESETS}
+    changed = {name: _changes(base, ablation(name, base)) for name in ABLATIONS}
     assert changed["heat"] == {}
     assert changed["squeezed"] == {"heat.updates": 0, "cooldown.updates": 0, "counts": "calibrated"}
     assert changed["depth-only"] == {"squeeze.updates": 0, "cooldown.updates": 0, "train_weights": False}
@@ -161,17 +161,17 @@ def test_presets_change_one_thing() -> None:
         "squeeze.updates": 0, "heat.halting": "hard", "heat.lambda_iter": 0.0, "heat.logit_lr": 0.0, "counts": "fixed",
     }  # fmt: skip
     assert changed["noisy"] == {"noise": 1.7e-4}
-    control = preset("control", base)
-    assert _changes(control, preset("control-distilled", base)) == {"squeeze.distil": True}
+    control = ablation("control", base)
+    assert _changes(control, ablation("control-distilled", base)) == {"squeeze.distil": True}
     assert all(p.halting == "none" and p.lambda_range == 0 and not p.distil for p in control.phases.values())
     assert [p.updates * p.tokens_per_update for p in control.phases.values()] == [
         p.updates * p.tokens_per_update for p in base.phases.values()
     ]
-    assert len({preset(name, base).digest for name in PRESETS}) == len(PRESETS)
+    assert len({ablation(name, base).digest for name in ABLATIONS}) == len(ABLATIONS)
 
 
 def test_scaled_shortens_phases_and_keeps_absent_ones_absent() -> None:
-    half = preset("depth-only", Recipe()).scaled(0.5)
+    half = ablation("depth-only", Recipe()).scaled(0.5)
     assert [p.updates for p in half.phases.values()] == [0, 1750, 0]
     assert (half.patience, half.gap, half.iter_ramp) == (38, 75, 250)
     with pytest.raises(ConfigError, match="share"):

@@ -17,7 +17,7 @@ import torch
 from heatfhe.errors import ConfigError, TrainingError
 from heatfhe.lowering import export
 from heatfhe.sites import Prepared, load_prepared, prepare, save_prepared
-from heatfhe.training import Trained, Windows, cut, loop, preset, read_log, recipe, train
+from heatfhe.training import Trained, Windows, ablation, cut, loop, read_log, recipe, train
 from heatfhe.training.losses import Terms
 from heatfhe.training.train import _digest, fixed_counts, merge, with_odd
 from tests.gpt2_tiny import tiny_gpt2, worst
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
 def test_depth_only_learns_counts_and_no_weight() -> None:
     prepared, before = fresh(), fresh()
     base = recipe("tiny")
-    trained = go(prepared, preset("depth-only", replace(base, heat=replace(base.heat, updates=12))))
+    trained = go(prepared, ablation("depth-only", replace(base, heat=replace(base.heat, updates=12))))
     assert same_weights(prepared, before)
     assert trained.calibration.counts() == prepared.modes()
     assert trained.iterations != trained.seed_iterations
@@ -123,18 +123,18 @@ def test_depth_only_learns_counts_and_no_weight() -> None:
 
 def test_fixed_counts_keep_their_share_or_their_total() -> None:
     prepared = fresh()
-    trained = go(prepared, preset("fixed-counts", short(fixed_share=0.5)))
-    full = go(fresh(), preset("fixed-counts", short(fixed_share=1.0)))
+    trained = go(prepared, ablation("fixed-counts", short(fixed_share=0.5)))
+    full = go(fresh(), ablation("fixed-counts", short(fixed_share=1.0)))
     before = sum(full.iterations.values())
     assert sum(trained.iterations.values()) == round(0.5 * before)
     assert trained.calibration.counts() == fixed_counts(full.calibration, round(0.5 * before))
     assert not same_weights(prepared, fresh())
-    exact = go(fresh(), preset("fixed-counts", short(fixed_total=before - 7)))
+    exact = go(fresh(), ablation("fixed-counts", short(fixed_total=before - 7)))
     assert sum(exact.iterations.values()) == before - 7
 
 
 def test_counts_are_cut_evenly_and_stop_at_the_floors() -> None:
-    full = go(fresh(), preset("fixed-counts", short(fixed_share=1.0))).calibration
+    full = go(fresh(), ablation("fixed-counts", short(fixed_share=1.0))).calibration
     before = full.counts()
     half = fixed_counts(full, sum(full.iterations().values()) // 2)
     for name, count in half.items():
@@ -147,7 +147,7 @@ def test_counts_are_cut_evenly_and_stop_at_the_floors() -> None:
 @pytest.mark.parametrize("name", ["squeezed", "control"])
 def test_calibrated_presets_meet_the_tolerance_after_training(name: str) -> None:
     prepared = fresh()
-    trained = go(prepared, preset(name, short()))
+    trained = go(prepared, ablation(name, short()))
     assert trained.seed_iterations == {}
     for norm in trained.calibration.norms.values():
         assert norm.fit.error(norm.goldschmidt_count, norm.newton_count) <= 1e-4
@@ -384,7 +384,7 @@ def test_odd_windows_widen_the_calibration_and_teach_every_phase(monkeypatch: py
         assert len(seen[kind]) == wanted
         assert 0 < np.mean(seen[kind]) < 0.45
     seen.clear()
-    go(fresh(), preset("control", half))
+    go(fresh(), ablation("control", half))
     assert 0 < np.mean(seen["none"]) < 0.45
     mixed = with_odd(windows().split(8)[0], half, 48)
     assert mixed.odd is not None

@@ -68,14 +68,14 @@ def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequ
     ``base`` gives the recipe for a solver. Hand-cut counts wait for the row of learned ones, unless the recipe itself
     says what they add up to.
     """
-    from heatfhe.training import preset
+    from heatfhe.training import ablation
 
     jobs, solvers = [], []
     for name, _, solver in (p.partition(":") for p in presets):
         solver = solver or "plain"
         solvers.append(solver)
         for seed in seeds:
-            made = replace(preset(name, base(solver)), seed=seed)
+            made = replace(ablation(name, base(solver)), seed=seed)
             jobs.append(Job(name=f"{name} {solver} seed {seed}", solver=solver, recipe=made))
     known = {job.name for job in jobs}
     for i, job in enumerate(jobs):

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from heatfhe.evaluation import STRESS_HEADERS, stress_prepared, stress_rows
     from heatfhe.lowering import export
     from heatfhe.sites import PrepareConfig, prepare, save_prepared
-    from heatfhe.training import Stopped, fitting, preset, train
+    from heatfhe.training import Stopped, ablation, fitting, train
 
     if args.out.exists() and not args.out.is_dir():
         raise ConfigError(f"{args.out}: is a file; give a folder for the run")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     Packing(shape, 1 << 20, public + chosen.context)  # no ring holds more than it says
     if any(value is not None for value in (args.updates, args.lr, args.batch)):
         chosen = chosen.adjusted(updates=args.updates, lr=args.lr, batch=args.batch)
-    chosen = replace(preset(args.preset, chosen), seed=args.seed)
+    chosen = replace(ablation(args.preset, chosen), seed=args.seed)
     given = {"noise": args.noise, "margin": args.margin, "odd_share": args.odd, "micro_tokens": args.micro_tokens}
     chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
     if args.share != 1.0:

@@ -69,7 +69,7 @@ class GpuArrays(Arrays):
         out = pairs[0][0] * pairs[0][1]
         for a, b in pairs[1:]:
             if _fits(out, a, b):
-                self._add_product(a, b, out)
+                self._add_product(a, self.xp.asarray(b), out)  # a number becomes an array: the kernel needs its type
             else:
                 out = out + a * b
         return out

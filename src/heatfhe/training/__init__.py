@@ -7,11 +7,11 @@ from heatfhe.training.journal import read_log
 from heatfhe.training.loop import Stopped
 from heatfhe.training.losses import Terms, distillation_loss, task_loss, window_losses
 from heatfhe.training.recipe import Phase, Recipe
-from heatfhe.training.recipes import PRESETS, RECIPES, fitting, preset, recipe
+from heatfhe.training.recipes import ABLATIONS, RECIPES, ablation, fitting, recipe
 from heatfhe.training.train import Trained, train
 
 __all__ = [
-    "PRESETS",
+    "ABLATIONS",
     "RECIPES",
     "Phase",
     "Recipe",
@@ -20,6 +20,7 @@ __all__ = [
     "Terms",
     "Trained",
     "Windows",
+    "ablation",
     "cut",
     "distillation_loss",
     "first_to_leave",
@@ -27,7 +28,6 @@ __all__ = [
     "load_windows",
     "noise_tap",
     "pack",
-    "preset",
     "read_documents",
     "read_log",
     "recipe",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An update on one GPU without waiting: a micro-batch step is one CUDA graph, results are read once at the end.
+"""An update on one GPU without waiting: a micro-batch is one CUDA graph, results are read once at the end.
 
 Shapes, counts and constants do not change within a phase, so forward, all losses and backward are captured once and
 replayed. What changes with an update comes in through buffers (windows, which of them are odd, prior, its weight).
@@ -26,8 +26,8 @@ from heatfhe.training.recipe import Phase
 WARM_UP = 3
 
 
-class CapturedStep:
-    """Replays one micro-batch step. Gradients accumulate in the parameters' own buffers, which must not be replaced.
+class CapturedBatch:
+    """Replays one micro-batch. Gradients accumulate in the parameters' own buffers, which must not be replaced.
 
     With ``mixed``, micro-batches may hold odd windows: they learn the teacher where the phase learns the text.
     """

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from heatfhe.errors import ConfigError, FileFormatError, TrainingError
-from heatfhe.files import atomic_directory, file_digest, read_json, rebuilt, same_json, write_json
+from heatfhe.files import atomic_directory, file_digest, plain, read_json, rebuilt, remade, same_json, write_json
 from heatfhe.halting import BackOff
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
@@ -62,14 +62,12 @@ class Position:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        return plain | {"targets": None if self.targets is None else self.targets.as_json()}
+        return plain(self)
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Position:
         """Inverse of as_json."""
-        targets = body["targets"]
-        return cls(**{**body, "targets": None if targets is None else BackOff.from_json(targets)})
+        return remade(cls, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +90,12 @@ class State:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        calibration = None if self.calibration is None else self.calibration.as_json()
-        return plain | {"position": self.position.as_json(), "calibration": calibration}
+        return plain(self)
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> State:
         """Inverse of as_json."""
-        calibration = body["calibration"]
-        made = {
-            "position": Position.from_json(body["position"]),
-            "calibration": None if calibration is None else Calibration.from_json(calibration),
-            "logits": {name: tuple(values) for name, values in body["logits"].items()},
-        }
-        return cls(**{**body, **made})
+        return remade(cls, body)
 
 
 def machine() -> dict[str, Any]:

@@ -65,11 +65,11 @@ class Sizes(Protocol):
 
 
 def noise_tap(
-    carried: Mapping[str, tuple[float, float]], sigma: float, seed: int, step: int, *, public: int = 0
+    carried: Mapping[str, tuple[float, float]], sigma: float, seed: int, batch: int, *, public: int = 0
 ) -> Tap:
     """A tap that adds a refresh's noise to the values carried: sigma as they are carried, the same for equal (seed,
-    step). Rows begin behind a ``public`` prefix."""
-    mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])  # torch reads 32 bits of a seed on a CPU
+    batch). Rows begin behind a ``public`` prefix."""
+    mixed = int(np.random.SeedSequence([seed, batch]).generate_state(1)[0])  # torch reads 32 bits of a seed on a CPU
     generators: dict[torch.device, torch.Generator] = {}
 
     def tap(name: str, value: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-entropy and distillation loss on a GPU: logits are read once forward and once backward, never widened.
 
-A batch's logits are the largest tensor of a step (32768 x 50257 in the squeeze). Written out in float32 with their log
+Its logits are the largest tensor of a micro-batch (32768 x 50257 in the squeeze). Written out in float32 with their log
 softmax they cost more time than the model's last block; here a row goes by in registers.
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import TrainingError
-from heatfhe.files import atomic_write
+from heatfhe.files import atomic_write, existing
 from heatfhe.sites import Prepared
 
 
@@ -29,7 +29,7 @@ class Journal:
             if tensorboard:
                 self._writer = _tensorboard(self._path.parent / "tensorboard", purge_step=after + 1)
 
-    def write(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
+    def write(self, kind: str, update: int, facts: Mapping[str, Any]) -> None:
         """One line: kind (update, validation, distributions, ...), the update counted over all phases, and facts.
 
         A number that is not finite becomes null.
@@ -38,7 +38,7 @@ class Journal:
             return
         try:
             with self._path.open("a") as f:
-                f.write(_line({"kind": kind, "step": step, **{k: _finite(v) for k, v in facts.items()}}))
+                f.write(_line(existing({"kind": kind, "step": update, **facts})))
         except OSError as err:
             raise TrainingError(
                 f"{self._path}: cannot be written ({err}); free some space, start the same again"
@@ -46,18 +46,18 @@ class Journal:
         if self._writer is not None:
             for name, value in facts.items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
-                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+                    self._writer.add_scalar(f"{kind}/{name}", value, update)
 
-    def distributions(self, step: int, prepared: Prepared) -> None:
+    def distributions(self, update: int, prepared: Prepared) -> None:
         """Every site's distribution, as probabilities from count 0 up; a histogram and a mode each in TensorBoard."""
         p = prepared.halting.probabilities().detach().cpu().double()
         rows = {s.name: [round(v, 6) for v in p[i, : s.max_count + 1].tolist()] for i, s in enumerate(prepared.sites)}
         modes = prepared.modes()
-        self.write("distributions", step, {"p": rows, "modes": modes})
+        self.write("distributions", update, {"p": rows, "modes": modes})
         if self._writer is not None:
-            for name, law in rows.items():
-                self._writer.add_histogram_raw(f"distributions/{name}", **_histogram(law), global_step=step)
-                self._writer.add_scalar(f"modes/{name}", modes[name], step)
+            for name, row in rows.items():
+                self._writer.add_histogram_raw(f"distributions/{name}", **_histogram(row), global_step=update)
+                self._writer.add_scalar(f"modes/{name}", modes[name], update)
 
     def close(self) -> None:
         """Flush what is buffered."""
@@ -87,18 +87,14 @@ def _line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, allow_nan=False) + "\n"
 
 
-def _histogram(law: Sequence[float]) -> dict[str, Any]:
-    """A law over counts 0, 1, ... as TensorBoard's buckets, one around each count."""
-    moments = [sum(k**power * p for k, p in enumerate(law)) for power in (0, 1, 2)]
-    limits = [k + 0.5 for k in range(len(law))]
+def _histogram(row: Sequence[float]) -> dict[str, Any]:
+    """A distribution over counts 0, 1, ... as TensorBoard's buckets, one around each count."""
+    moments = [sum(k**power * p for k, p in enumerate(row)) for power in (0, 1, 2)]
+    limits = [k + 0.5 for k in range(len(row))]
     return {
-        **{"min": -0.5, "max": len(law) - 0.5, "num": moments[0], "sum": moments[1], "sum_squares": moments[2]},
-        **{"bucket_limits": limits, "bucket_counts": list(law)},
+        **{"min": -0.5, "max": len(row) - 0.5, "num": moments[0], "sum": moments[1], "sum_squares": moments[2]},
+        **{"bucket_limits": limits, "bucket_counts": list(row)},
     }
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _tensorboard(folder: Path, *, purge_step: int) -> Any:

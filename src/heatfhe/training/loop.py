@@ -20,7 +20,7 @@ from heatfhe.errors import ConfigError, TrainingError
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.sites import Prepared, RangeBounds
 from heatfhe.training import checkpoint, sharding
-from heatfhe.training.captured import CapturedStep, usable
+from heatfhe.training.captured import CapturedBatch, usable
 from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import Sizes, first_to_leave, noise_tap
@@ -95,7 +95,7 @@ def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None)
     optimizer = run.optimizer
     micro = _micro_batches(run, phase)
     forward: nn.Module | None = None
-    captured: CapturedStep | None = None
+    captured: CapturedBatch | None = None
     if usable(prepared.parameters(), run.accelerator.num_processes, recipe.noise):
         captured = _capture(run, phase, micro)
     else:
@@ -184,7 +184,7 @@ def make_optimizer(prepared: Prepared, phase: Phase, recipe: Recipe) -> Optimize
     """AdamW over what learns in this phase, with fresh moments.
 
     Those of a phase before would belong to another loss: after a squeeze its second moments are so small that the first
-    text gradients make steps many times the learning rate (seen to blow up a GPT-2 within ten updates).
+    text gradients move weights by many times the learning rate (seen to blow up a GPT-2 within ten updates).
     """
     groups = []
     if recipe.train_weights:
@@ -254,28 +254,28 @@ def _accumulate(
     return {"task": task, "iter": iterations, "range": excess}
 
 
-def _capture(run: Run, phase: Phase, micro: tuple[int, int]) -> CapturedStep:
+def _capture(run: Run, phase: Phase, micro: tuple[int, int]) -> CapturedBatch:
     count, size = micro
     run.prepared.switch.push = run.recipe.push / (count * size * run.recipe.context)
     rows = run.windows.batch(run.recipe.seed, run.position.rows, size).to(run.accelerator.device)
     narrow = run.recipe.precision == "bf16"
     mixed = run.windows.odd is not None
-    return CapturedStep(run.prepared, run.teacher, phase, rows, share=1.0 / count, narrow=narrow, mixed=mixed)
+    return CapturedBatch(run.prepared, run.teacher, phase, rows, share=1.0 / count, narrow=narrow, mixed=mixed)
 
 
 def _replay(
-    run: Run, step: CapturedStep, phase: Phase, micro: tuple[int, int], lambda_iter: float
+    run: Run, captured: CapturedBatch, phase: Phase, micro: tuple[int, int], lambda_iter: float
 ) -> tuple[dict[str, float], bool]:
-    """As _accumulate and _apply, on a captured step."""
+    """As _accumulate and _apply, on a captured micro-batch."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
     count, size = micro
     batch, odd = run.windows.marked_batch(recipe.seed, position.rows, count * size)
     rows = batch.to(run.accelerator.device, non_blocking=True)
     position.rows += count * size
     if position.targets is not None and phase.halting == "soft":
-        step.pull(prior(prepared, recipe, position.targets, position.update), lambda_iter)
+        captured.pull(prior(prepared, recipe, position.targets, position.update), lambda_iter)
     assert run.optimizer is not None
-    mean, finite, modes = step.update(rows.split(size), run.optimizer, recipe.clip, odd.split(size))
+    mean, finite, modes = captured.update(rows.split(size), run.optimizer, recipe.clip, odd.split(size))
     for _ in range(count):
         position.micro_steps += 1
         if position.targets is not None and phase.halting == "soft":
@@ -284,7 +284,7 @@ def _replay(
 
 
 def _apply(run: Run, optimizer: Optimizer, mean: dict[str, float]) -> bool:
-    """Clip and step; a batch without a finite loss and gradient is counted and leaves everything as it was."""
+    """Clip and update; a batch without a finite loss and gradient is counted and leaves everything as it was."""
     finite = all(math.isfinite(v) for v in mean.values())
     groups = {group["name"]: group["params"] for group in optimizer.param_groups}
     logits, weights = groups.pop("logits", []), [p for params in groups.values() for p in params]
@@ -351,9 +351,9 @@ def _noise(run: Run) -> AbstractContextManager[None]:
     if not run.sizes:
         return nullcontext()
     accelerator = run.accelerator
-    step = run.position.micro_steps * accelerator.num_processes + accelerator.process_index
+    batch = run.position.micro_steps * accelerator.num_processes + accelerator.process_index
     public = len(run.prepared.config.prefix)
-    return run.prepared.tapped(noise_tap(run.sizes, run.recipe.noise, run.recipe.seed, step, public=public))
+    return run.prepared.tapped(noise_tap(run.sizes, run.recipe.noise, run.recipe.seed, batch, public=public))
 
 
 def _synced(run: Run, forward: nn.Module, last: bool) -> Any:

@@ -79,7 +79,7 @@ def prior(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> 
 
 
 def iteration_loss(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> Tensor:
-    """Mean over sites of the KL from the learned law to its prior at this update."""
+    """Mean over sites of the KL from the learned distribution to its prior at this update."""
     device = prepared.halting.logits.device
     return prepared.halting.divergence(prior(prepared, recipe, targets, update).to(device)).mean()
 

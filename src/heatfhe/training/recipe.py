@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from heatfhe.errors import ConfigError
-from heatfhe.files import json_digest
+from heatfhe.files import json_digest, plain, remade
 from heatfhe.odd import KINDS, check_kinds, check_share
 
 HALTING = ("none", "soft", "hard")
@@ -23,8 +23,8 @@ Solver = Literal["plain", "relaxed"]
 class Phase:
     """One phase of a run.
 
-    ``updates``           optimizer steps; 0 leaves the phase out.
-    ``tokens_per_update`` tokens behind one step, over all processes and micro-batches.
+    ``updates``           changes of the weights; 0 leaves the phase out.
+    ``tokens_per_update`` tokens behind one update, over all processes and micro-batches.
     ``lr``                the weights' learning rate at the start of the phase.
     ``final_lr``          and at its end, reached by cosine; equal to ``lr`` for a constant rate.
     ``logit_lr``          the halting logits' learning rate; 0 where they do not learn.
@@ -77,10 +77,10 @@ class Recipe:
     ``squeeze, heat, cooldown``  the three phases.
     ``iter_ramp``         updates over which lambda_iter ramps in at the start of phase two.
     ``prior_start, prior_end``   the prior's p, annealed linearly over phase two.
-    ``patience, gap``     back-off: micro-batch steps on target before it is lowered; updates between two lowerings.
+    ``patience, gap``     back-off: micro-batches on target before it is lowered; updates between two lowerings.
     ``least_init``        where the target of a softmax's first reciprocal ends (ours: a mixture with one relaxed
                           iteration looks better than it deploys).
-    ``geometric_at_zero`` the prior at target 0 is the geometric law, as the paper's text says (False: its formula).
+    ``geometric_at_zero`` the prior at target 0 is the geometric distribution, as in the paper's text, not its formula.
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
     ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
@@ -235,22 +235,14 @@ class Recipe:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        return {
-            f.name: ({g.name: getattr(v, g.name) for g in fields(v)} if is_dataclass(v := getattr(self, f.name)) else v)
-            for f in fields(self)
-        }
+        return plain(self)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Recipe:
         """Inverse of as_json. A recipe written before there were odd windows has none."""
         try:
-            made: dict[str, Any] = {"odd_share": 0.0, "odd_calibration": 0, **body}
-            for name, value in body.items():
-                made[name] = (
-                    Phase(**value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
-                )
-            return cls(**made)
-        except TypeError as err:
+            return remade(cls, {"odd_share": 0.0, "odd_calibration": 0, **body})
+        except (AttributeError, KeyError, TypeError) as err:
             raise ConfigError(f"not a recipe: {err}") from err
 
     @property

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from heatfhe.errors import ConfigError
 from heatfhe.stages import Shape
 from heatfhe.training.recipe import Phase, Recipe, Solver
 
-__all__ = ["PRESETS", "RECIPES", "default_model", "fitting", "gpt2_small", "preset", "recipe", "tiny"]
+__all__ = ["ABLATIONS", "RECIPES", "ablation", "default_model", "fitting", "gpt2_small", "recipe", "tiny"]
 
 
 REFRESH_NOISE = 1.7e-4  # standard deviation per slot of the paper's bootstrap, on values of its window
@@ -47,9 +48,9 @@ def default_model(solver: Solver = "plain") -> Recipe:
     """The embedded default model on two CPU cores in under ten minutes.
 
     Against the paper: 90 / 280 / 150 updates instead of 500 / 3500 / 1000; the lambda_iter ramp over 60 updates
-    instead of 500, and to 0.2 instead of 0.6, which is shared by 26 sites instead of 74; patience 4 micro-batch
-    steps instead of 75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a twelfth of
-    the updates; weights at 1.2e-4 to 4e-5 instead of 2.5e-4 to 3e-5; scores squeezed at 6 and 8 instead of 10 and 14.
+    instead of 500, and to 0.2 instead of 0.6, which is shared by 26 sites instead of 74; patience 4 micro-batches
+    instead of 75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a twelfth of the
+    updates; weights at 1.2e-4 to 4e-5 instead of 2.5e-4 to 3e-5; scores squeezed at 6 and 8 instead of 10 and 14.
 
     The relaxed solver, which is ours, begins with fewer iterations, each worth more: lambda_iter 0.05, gap 22, and a
     first reciprocal of a softmax is pulled down to two iterations, not to one.
@@ -146,57 +147,45 @@ def fitting(shape: Shape, name: str | None = None, solver: str = "plain", *, con
     return made if length == made.context else made.adjusted(context=length)
 
 
-def _heat(base: Recipe) -> Recipe:
-    return base
+def _without(base: Recipe, *phases: str) -> Recipe:
+    """The recipe with these phases left out."""
+    off: dict[str, Any] = {name: replace(base.phases[name], updates=0) for name in phases}
+    return replace(base, **off)
 
 
 def _squeezed(base: Recipe) -> Recipe:
-    return replace(
-        base, heat=replace(base.heat, updates=0), cooldown=replace(base.cooldown, updates=0), counts="calibrated"
-    )
+    return replace(_without(base, "heat", "cooldown"), counts="calibrated")
 
 
 def _depth_only(base: Recipe) -> Recipe:
-    return replace(
-        base, squeeze=replace(base.squeeze, updates=0), cooldown=replace(base.cooldown, updates=0), train_weights=False
-    )
+    return replace(_without(base, "squeeze", "cooldown"), train_weights=False)
 
 
 def _fixed_counts(base: Recipe) -> Recipe:
     hard = replace(base.heat, halting="hard", lambda_iter=0.0, logit_lr=0.0)
-    return replace(base, squeeze=replace(base.squeeze, updates=0), heat=hard, counts="fixed")
+    return replace(_without(base, "squeeze"), heat=hard, counts="fixed")
 
 
-def _control(base: Recipe) -> Recipe:
+def _control(base: Recipe, *, distil: bool = False) -> Recipe:
     plain = replace(base.heat, halting="none", lambda_iter=0.0, lambda_range=0.0, logit_lr=0.0)
     last = replace(base.cooldown, halting="none", lambda_range=0.0)
-    first = replace(base.squeeze, lambda_range=0.0, distil=False)
+    first = replace(base.squeeze, lambda_range=0.0, distil=distil)
     return replace(base, squeeze=first, heat=plain, cooldown=last, counts="calibrated")
 
 
-def _control_distilled(base: Recipe) -> Recipe:
-    control = _control(base)
-    return replace(control, squeeze=replace(control.squeeze, distil=True))
-
-
-def _noisy(base: Recipe) -> Recipe:
-    return replace(base, noise=REFRESH_NOISE)
-
-
-PRESETS: dict[str, Callable[[Recipe], Recipe]] = {
-    "heat": _heat,
+ABLATIONS: dict[str, Callable[[Recipe], Recipe]] = {
+    "heat": lambda base: base,
     "squeezed": _squeezed,
     "depth-only": _depth_only,
     "fixed-counts": _fixed_counts,
     "control": _control,
-    "control-distilled": _control_distilled,
-    "noisy": _noisy,
+    "control-distilled": lambda base: _control(base, distil=True),
+    "noisy": lambda base: replace(base, noise=REFRESH_NOISE),
 }
 
 
-def preset(name: str, base: Recipe) -> Recipe:
+def ablation(name: str, base: Recipe) -> Recipe:
     """An ablation or baseline of a recipe: the same tokens, one thing changed."""
-    if name not in PRESETS:
-        raise ConfigError(f"unknown preset {name!r}; have: {', '.join(PRESETS)}")
-    made = PRESETS[name](base)
-    return replace(made, name=f"{base.name}/{name}")
+    if name not in ABLATIONS:
+        raise ConfigError(f"unknown preset {name!r}; have: {', '.join(ABLATIONS)}")
+    return replace(ABLATIONS[name](base), name=f"{base.name}/{name}")
