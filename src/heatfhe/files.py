@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -168,6 +168,15 @@ def read_json(path: str | Path, kind: str, versions: tuple[int, ...]) -> dict[st
     if len(raw) != 4 or raw.get("digest") != json_digest(body):
         raise FileFormatError(f"{path}: its digest does not match its body; the file was altered, make it again")
     return body
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a log, one JSON object a line; a line that was half written is left out."""
+    lines = []
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
 
 
 def plain(record: Any, names: Iterable[str] | None = None) -> dict[str, Any]:

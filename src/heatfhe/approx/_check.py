@@ -13,8 +13,7 @@ MOST = 1000  # iterations, powers, degrees: the largest in use is below a hundre
 
 def positive_domain(what: str, lo: float, hi: float) -> None:
     """Refuse an interval that is empty, not finite, or touches zero."""
-    if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
-        raise ConfigError(f"{what} needs a finite domain lo < hi, got [{lo:g}, {hi:g}]; recalibrate on more data")
+    domain(what, lo, hi)
     if lo <= 0.0:
         raise ConfigError(f"{what} needs a domain above zero, got [{lo:g}, {hi:g}]; raise lo above 0")
 

@@ -20,7 +20,7 @@ from heatfhe.evaluation.fidelity import (
 )
 from heatfhe.evaluation.noisy import noise_tap, under_noise
 from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
-from heatfhe.evaluation.stress import SiteStress, Stress, stress_circuit, stress_prepared, stress_rows, text_rows
+from heatfhe.evaluation.stress import Stress, stress_circuit, stress_prepared, stress_rows, text_rows
 
 __all__ = [
     "COMPARISON_HEADERS",
@@ -32,7 +32,6 @@ __all__ = [
     "Evaluation",
     "Fidelity",
     "FreeRun",
-    "SiteStress",
     "Stress",
     "compare_circuit",
     "comparison_markdown",

@@ -3,7 +3,7 @@
 
 from heatfhe.planning.carried import Carried
 from heatfhe.planning.cost import IN_MAPS, CostTable, cost_table, cost_tables
-from heatfhe.planning.graph import Graph, Node
+from heatfhe.planning.graph import Graph
 from heatfhe.planning.instructions import KINDS, Given, Instruction
 from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction, openfhe_params
 from heatfhe.planning.pack import LinearMap, Packing, Vector
@@ -30,7 +30,6 @@ __all__ = [
     "Graph",
     "Instruction",
     "LinearMap",
-    "Node",
     "OperatorTally",
     "Packing",
     "Placement",

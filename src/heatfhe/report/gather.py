@@ -12,7 +12,7 @@ from typing import Any
 from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, FileFormatError
-from heatfhe.files import read_json
+from heatfhe.files import read_json, read_lines
 from heatfhe.planning import CostTable, OperatorTally, Plan, cost_table, default_cost, level_path, plan, tally
 from heatfhe.records import FAMILIES
 from heatfhe.stages import sites
@@ -206,12 +206,7 @@ def plan_facts(made: Plan, prices: CostTable) -> PlanFacts:
 
 def training_facts(folder: Path) -> TrainingFacts:
     """A run's log; a half-written last line is left out."""
-    rows: list[dict[str, Any]] = []
-    for line in (folder / "log.jsonl").read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
+    rows = read_lines(folder / "log.jsonl")
 
     def of(kind: str) -> tuple[dict[str, Any], ...]:
         return tuple(r for r in rows if r.get("kind") == kind)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import TrainingError
-from heatfhe.files import atomic_write, existing
+from heatfhe.files import atomic_write, existing, read_lines
 from heatfhe.sites import Prepared
 
 
@@ -67,13 +67,7 @@ class Journal:
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's log; a half-written last line is left out."""
-    lines = []
-    for line in (folder / "log.jsonl").read_text().splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return lines
+    return read_lines(folder / "log.jsonl")
 
 
 def _truncate(path: Path, after: int) -> None:

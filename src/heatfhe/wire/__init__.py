@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire: versioned messages, digests and size limits. The only room where client and server meet."""
 
-from heatfhe.wire.frame import MEDIA_TYPE, Header, Limits, Message, MessageFile, MessageScanner, TooLargeError, parse
+from heatfhe.wire.frame import MEDIA_TYPE, Limits, Message, MessageFile, MessageScanner, TooLargeError, parse
 from heatfhe.wire.messages import (
     API_VERSIONS,
     MODES,
@@ -26,7 +26,6 @@ __all__ = [
     "MODES",
     "STATUS",
     "Fields",
-    "Header",
     "JobHead",
     "JobOutput",
     "JobRequest",

@@ -57,6 +57,11 @@ class Refusal(WireError):
         self.facts = dict(facts or {})
         super().__init__(f"{message}; {remedy}" if remedy else message)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the error answer that its facts ask for."""
+        return {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after)))}
+
     def as_json(self) -> dict[str, Any]:
         """The body of the error answer."""
         error: dict[str, Any] = {"code": self.code, "message": self.message, "remedy": self.remedy}

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.kernels.plans import Conversion, DigitPlan, Digits, Division, KeyView, Residues, Rows, Words
+from heatfhe.ckks.kernels.plans import DigitPlan, Digits, Division, KeyView, Residues, Rows, Words
 from heatfhe.ckks.kernels.reference import ReferenceKernels
 
 __all__ = [
-    "Conversion",
     "DigitPlan",
     "Digits",
     "Division",

@@ -97,9 +97,7 @@ def _enclose(app: Any, service: Service) -> None:
 
 
 def _answer(refusal: Refusal, extra: Mapping[str, str] | None = None) -> Any:
-    headers = dict(extra or {})
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(max(1, round(refusal.retry_after)))
+    headers = {**(extra or {}), **refusal.headers}
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(refusal.as_json(), status_code=refusal.status, headers=headers)

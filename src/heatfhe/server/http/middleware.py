@@ -131,12 +131,7 @@ def _too_large(most: int) -> Refusal:
 
 async def _answer(send: Send, refusal: Refusal) -> None:
     body = json.dumps(refusal.as_json()).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    if refusal.retry_after is not None:
-        headers.append((b"retry-after", str(max(1, round(refusal.retry_after))).encode()))
+    said = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    headers = [(name.encode(), value.encode()) for name, value in (said | refusal.headers).items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -104,11 +104,8 @@ def bounded_protocol(
 
         def _refuse(self, refusal: Refusal) -> None:
             body = json.dumps(refusal.as_json()).encode()
-            headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
-            headers.append(("connection", "close"))
-            if refusal.retry_after is not None:
-                headers.append(("retry-after", str(max(1, round(refusal.retry_after)))))
-            response = h11.Response(status_code=refusal.status, headers=headers)
+            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            response = h11.Response(status_code=refusal.status, headers=[*(headers | refusal.headers).items()])
             with contextlib.suppress(h11.LocalProtocolError):  # an answer is already on its way
                 events = (response, h11.Data(data=body), h11.EndOfMessage())
                 self.transport.write(b"".join(self.conn.send(event) for event in events))
