@@ -26,8 +26,8 @@ from heatfhe.client.pending import PendingJobs
 from heatfhe.client.sampling import Sampler, check_temperature, fresh_generator
 from heatfhe.client.steps import Asked, Steps, session_state
 from heatfhe.client.talk import Answer, Conversation
-from heatfhe.client.trust import check_config, key_request, trusted_bits
-from heatfhe.engine import Keyring, KeyringFactory
+from heatfhe.client.trust import check_config, trusted_bits
+from heatfhe.engine import Keyring, KeyringFactory, key_request
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import atomic_write
 from heatfhe.planning import ProgramName

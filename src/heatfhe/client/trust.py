@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from heatfhe.ckks import Params
-from heatfhe.engine import KeyRequest
+from heatfhe.engine import key_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import presets
 from heatfhe.wire import ModelConfig
@@ -37,17 +37,6 @@ def check_config(config: ModelConfig, *, insecure: bool = False, simulate: bool 
             "Use another server, or allow it for a trial with --insecure"
         )
     key_request(config)  # refuses keys for levels that the set does not have
-
-
-def key_request(config: ModelConfig) -> KeyRequest:
-    """Exactly the keys the plan needs."""
-    return KeyRequest(
-        params=config.params,
-        rotations=config.rotations,
-        rotation_levels=config.rotation_levels,
-        conjugation=config.conjugation,
-        bootstrap_periods=config.bootstrap_periods,
-    )
 
 
 def trusted_bits(params: Params) -> float:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from heatfhe.engine.protocol import KeyRequest
@@ -26,19 +26,20 @@ class _Unwritten:
     front: Vector | None
 
 
-def key_request(plan: Plan) -> KeyRequest:
-    """The evaluation keys a plan needs, and no others."""
-    return KeyRequest(
-        params=plan.params,
-        rotations=plan.rotations,
-        rotation_levels=plan.rotation_levels,
-        conjugation=plan.conjugation,
-        bootstrap_periods=plan.bootstrap_periods,
-    )
+def key_request(source: Any) -> KeyRequest:
+    """The evaluation keys that a plan needs, or the plan that a model's configuration describes, and no others."""
+    return KeyRequest(**{f.name: getattr(source, f.name) for f in fields(KeyRequest)})
 
 
 def _kind(step: Step) -> tuple[str, bool]:
     return step.operator, step.row.refreshes
+
+
+def _free(step: Step, i: int, last: Mapping[int, int], values: dict[int, Any]) -> None:
+    """Let go of what no later step reads."""
+    for a in {*step.args, *step.results}:
+        if last.get(a, i) <= i:
+            values.pop(a, None)
 
 
 @dataclass
@@ -94,9 +95,7 @@ class Runner:
                 step = chosen.steps[i]
                 if not whole:
                     self._step(i, step, program, values, position)
-                for a in {*step.args, *step.results}:
-                    if last.get(a, i) <= i:
-                        values.pop(a, None)
+                _free(step, i, last, values)
                 reporter.advance(program, operator=step.operator, kind=step.kind)
         reporter.done(program)
         return {name: [values[v] for v in port.values] for name, port in chosen.outputs.items()}
@@ -120,9 +119,7 @@ class Runner:
             for i in range(part.first, part.stop):
                 step = program.steps[i]
                 self._step(i, step, program.name, own, position)
-                for a in {*step.args, *step.results}:
-                    if last.get(a, i) <= i:
-                        own.pop(a, None)
+                _free(step, i, last, own)
             return [own[v] for v in part.outputs]
 
         name = (self.plan.digest, program.name, part.first, part.stop)
