@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.wire import is_name
 
 DAY = 86_400
-_POSITIVE = (
-    *("resident_workers", "queue_jobs", "queue_jobs_per_client", "sessions_per_client", "key_sets_per_client"),
-    *("client_bytes", "chunk_bytes", "max_steps", "key_seconds", "session_seconds", "job_seconds"),
-    *("requests_per_second", "request_burst", "body_seconds", "request_bytes", "ended_jobs_per_client"),
-    *("empty_session_seconds", "turn_seconds"),
-)
+_MAY_BE_ZERO = ("worker_bytes", "reserve_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +82,7 @@ class Settings:
             raise ConfigError("client code may share the server's process only with simulate, which encrypts nothing")
         if not self.devices or len(set(self.devices)) != len(self.devices):
             raise ConfigError("devices must be at least one, each named once")
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in (f.name for f in fields(self) if f.name not in _MAY_BE_ZERO):
+            value = getattr(self, name)
+            if type(value) in (int, float) and not value > 0:
+                raise ConfigError(f"{name} must be positive, got {value}")
