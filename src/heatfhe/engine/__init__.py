@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from heatfhe.doors import lazy_names
 from heatfhe.engine.clear import BootstrapNoise, ClearEngine, Noise
 from heatfhe.engine.conversation import Conversation, run
 from heatfhe.engine.measure import describe_machine, measure_request
@@ -27,20 +28,12 @@ from heatfhe.engine.runner import Runner, key_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import LinearMap, Vector
 
+# An engine is loaded by those who run it: a process has one of them as a rule.
+_ENGINES = {"clear": "clear.open_clear", "openfhe": "openfhe.OpenFHEEngine", "native": "native.NativeEngine"}
 if TYPE_CHECKING:
     from heatfhe.engine.native import NativeEngine
-    from heatfhe.engine.openfhe import OpenFHEEngine
 else:
-    from heatfhe.doors import lazy_names
-
-    # An engine is loaded by those who run it: a process has one of them as a rule.
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "NativeEngine": "native.NativeEngine",
-            "OpenFHEEngine": "openfhe.OpenFHEEngine",
-        },
-    )
+    __getattr__ = lazy_names(__name__, {"NativeEngine": _ENGINES["native"]})
 
 __all__ = [
     "NOISE_MAGNITUDES",
@@ -59,7 +52,6 @@ __all__ = [
     "NativeEngine",
     "Noise",
     "NoiseTable",
-    "OpenFHEEngine",
     "Plain",
     "Runner",
     "Slots",
@@ -77,16 +69,6 @@ __all__ = [
 
 def load_engine(name: str) -> EngineFactory:
     """The factory of an engine by name; its library is imported when it is made."""
-    if name == "clear":
-        from heatfhe.engine.clear import open_clear
-
-        return open_clear
-    if name == "openfhe":
-        from heatfhe.engine.openfhe import OpenFHEEngine
-
-        return cast(EngineFactory, OpenFHEEngine)
-    if name == "native":
-        from heatfhe.engine.native import NativeEngine
-
-        return cast(EngineFactory, NativeEngine)
-    raise ConfigError(f"unknown engine {name!r}; have: clear, openfhe, native")
+    if name not in _ENGINES:
+        raise ConfigError(f"unknown engine {name!r}; have: {', '.join(_ENGINES)}")
+    return cast(EngineFactory, lazy_names(__name__, _ENGINES)(name))
