@@ -210,6 +210,8 @@ def remade(kind: type[T], body: Any) -> T:
     another kind stays as it is, for ``rebuilt`` to refuse.
     """
     hints = get_type_hints(kind)
+    if unknown := sorted(set(body) - set(hints)):
+        raise ValueError(f"unexpected keyword {unknown[0][:64]!r}")
     return kind(**{name: _maker(hints[name])(value) for name, value in body.items()})
 
 

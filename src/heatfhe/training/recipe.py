@@ -242,7 +242,7 @@ class Recipe:
         """Inverse of as_json. A recipe written before there were odd windows has none."""
         try:
             return remade(cls, {"odd_share": 0.0, "odd_calibration": 0, **body})
-        except (AttributeError, KeyError, TypeError) as err:
+        except (AttributeError, TypeError, ValueError) as err:
             raise ConfigError(f"not a recipe: {err}") from err
 
     @property
