@@ -17,8 +17,9 @@ from heatfhe.ckks.bootstrapping.coeffs_to_slots import coeffs_to_slots_matrices,
 from heatfhe.ckks.bootstrapping.matrices import SplitMatrix, slots_to_coeffs_matrices
 from heatfhe.ckks.bootstrapping.mod_raise import folded
 from heatfhe.ckks.keyset import key_ids
-from heatfhe.ckks.presets import native_params, native_set
+from heatfhe.ckks.presets import native_set
 from heatfhe.errors import ConfigError
+from heatfhe.planning import preset
 from tests.ckks.seeded import Scheme, small_chain
 
 SMALL = BootstrapSpec(stc_levels=2, ratio_bits=14.0)
@@ -69,7 +70,7 @@ def test_a_refresh_is_as_good_with_any_split(babies: int) -> None:
 
 @pytest.mark.parametrize("babies", [2, 4, 8, 16])
 def test_the_trace_covers_the_subring_by_shared_steps(babies: int) -> None:
-    chain = native_set(native_params("native-16-r40")).chain
+    chain = native_set(preset("native-16-r40")).chain
     slots = chain.ring_dimension // 2
     spec = BootstrapSpec(stc_levels=3, ratio_bits=14.0, cts_babies=babies)
     known = shared_rotations(slots, 4, babies)
@@ -85,7 +86,7 @@ def test_eight_baby_steps_need_fewer_tall_keys() -> None:
     """The keys of the periods of a GPT-2-small plan, rotations of the plan itself left out."""
     found = {}
     for name in ("native-16-r40", "native-16-r40-lean"):
-        native = native_set(native_params(name))
+        native = native_set(preset(name))
         ids = key_ids(native, (), False, PERIODS)
         tall = [k for k in ids if k.cap > native.chain.normal_levels]
         size = sum(k.digits(native.chain) * len(k.rows(native.chain)) for k in ids)
@@ -98,7 +99,7 @@ def with_words(params: Any, **words: Any) -> Any:
 
 
 def test_a_set_without_the_word_means_the_split_it_always_had() -> None:
-    old, new = native_params("native-16-r40"), native_params("native-16-r40-lean")
+    old, new = preset("native-16-r40"), preset("native-16-r40-lean")
     assert "cts_babies" not in dict(old.literal)
     assert dict(new.literal) == {**dict(old.literal), "cts_babies": 8, "key_levels": True}
     assert native_set(old).bootstrap.cts_babies == 0
@@ -110,10 +111,10 @@ def test_a_set_without_the_word_means_the_split_it_always_had() -> None:
 @pytest.mark.parametrize("value", [False, 1, 0, 2, 1.0])
 def test_keys_go_by_level_or_not(value: Any) -> None:
     with pytest.raises(ConfigError, match="key_levels"):
-        native_set(with_words(native_params("native-16-r40"), key_levels=value))
+        native_set(with_words(preset("native-16-r40"), key_levels=value))
 
 
 @pytest.mark.parametrize("value", [0, 1, 3, 12, 128, -8, 8.0, True, 2**40])
 def test_hostile_baby_steps_are_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"cts_babies|baby steps"):
-        native_set(with_words(native_params("native-16-r40"), cts_babies=value))
+        native_set(with_words(preset("native-16-r40"), cts_babies=value))

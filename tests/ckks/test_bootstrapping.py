@@ -21,14 +21,15 @@ from heatfhe.ckks.bootstrapping.mod_raise import folded, mod_raise, trace_groups
 from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.kernels.plans import bit_reversal
 from heatfhe.ckks.keys import fold_rotations
-from heatfhe.ckks.presets import native_params, native_presets, native_set
+from heatfhe.ckks.presets import native_presets, native_set
 from heatfhe.ckks.ring import at_scale
 from heatfhe.errors import ConfigError, OutOfLevelsError
+from heatfhe.planning import preset
 from tests.ckks.seeded import Scheme, digest, small_chain
 
 pytest.importorskip("numba", reason="compiled kernels need numba")
 
-MODEL = native_set(native_params("insecure-native-11"))
+MODEL = native_set(preset("insecure-native-11"))
 PROMISE = 2.0**-20
 
 
@@ -150,7 +151,7 @@ def test_every_shape_of_message_survives(period: int, level: int) -> None:
 
 def test_the_shape_of_a_message_does_not_matter() -> None:
     """The worst of any shape is a few standard deviations of the noise stated for random values, plus the sine."""
-    s, params = model(), native_params("insecure-native-11")
+    s, params = model(), preset("insecure-native-11")
     stated = 6.0 * params.noise + 6.6 / MODEL.bootstrap.ratio(MODEL.chain) ** 2
     for period in (1024, 16, 1):
         for name, x in shapes(period).items():
@@ -178,7 +179,7 @@ def test_uniform_inputs_keep_more_than_twenty_bits() -> None:
     s, x = model(), np.random.default_rng(1).uniform(-1, 1, 1024)
     error = s.error(s.bootstrapper.bootstrap_real(s.encrypt(x, s.floor), period=1024), x)
     assert -math.log2(float(error.real.std())) >= 23.0
-    assert float(error.real.std()) <= native_params("insecure-native-11").noise
+    assert float(error.real.std()) <= preset("insecure-native-11").noise
 
 
 @pytest.mark.parametrize("period", [1024, 16, 1])
@@ -230,8 +231,8 @@ def test_the_levels_are_accounted_for() -> None:
 
 def test_a_set_that_asks_for_slots_to_coeffs_last_is_refused() -> None:
     """Its literal still says which order it means; only one is built, and another must not run as that one."""
-    params = native_params("insecure-native-11")
-    for p in (native_params(name) for name in native_presets()):
+    params = preset("insecure-native-11")
+    for p in (preset(name) for name in native_presets()):
         assert dict(p.literal)["stc_first"] is True
     last = {**dict(params.literal), "stc_first": False}
     for literal in (last, {k: v for k, v in last.items() if k != "stc_first"}):
@@ -315,7 +316,7 @@ def test_bad_periods_and_bounds_are_refused() -> None:
 @pytest.mark.parametrize("name", ["insecure-native-12", "insecure-native-12-r40"])
 def test_the_default_models_ring(name: str) -> None:
     """N = 2^12: 2048 slots; random, constant and one-hot values, and one number, at full slots."""
-    native, params = native_set(native_params(name)), native_params(name)
+    native, params = native_set(preset(name)), preset(name)
     s = Scheme(native.chain, periods=(2048,), threads=2, spec=native.bootstrap)
     x = np.random.default_rng(9).uniform(-1, 1, 2048)
     for values in (x, np.ones(2048), np.eye(1, 2048)[0]):
@@ -327,7 +328,7 @@ def test_the_default_models_ring(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["insecure-native-12", "insecure-native-12-r40", "insecure-native-13"])
 def test_larger_toy_rings(name: str) -> None:
-    native, params = native_set(native_params(name)), native_params(name)
+    native, params = native_set(preset(name)), preset(name)
     slots = native.chain.ring_dimension // 2
     s = Scheme(native.chain, periods=(slots, 1024, 16, 1), threads=2, spec=native.bootstrap)
     for period in (slots, 1024, 16, 1):
@@ -339,7 +340,7 @@ def test_larger_toy_rings(name: str) -> None:
 @pytest.mark.parametrize("period", [1024, 16, 1])
 def test_the_reach_keeps_the_promise_where_no_level_is_left(period: int) -> None:
     """The worst message, a constant of the largest size."""
-    s, reach = model(), native_params("insecure-native-11").reach
+    s, reach = model(), preset("insecure-native-11").reach
     for value in (reach, -reach):
         got = s.bootstrapper.bootstrap_real(s.encrypt(np.full(period, value), s.floor), period=period, bound=reach)
         error = float(np.abs(s.error(got, np.full(period, value))).max()) / reach

@@ -13,8 +13,9 @@ from heatfhe.ckks.chain import Chain, ChainSpec, make_chain, states
 from heatfhe.ckks.kernels import ReferenceKernels
 from heatfhe.ckks.kernels.plans import division
 from heatfhe.ckks.params import Params
-from heatfhe.ckks.presets import native_params, native_presets, native_set
+from heatfhe.ckks.presets import native_presets, native_set
 from heatfhe.errors import ConfigError
+from heatfhe.planning import preset
 from tests.ckks.seeded import small_chain
 
 
@@ -43,19 +44,19 @@ def test_the_worked_rescale_of_cheddars_40_bit_chain() -> None:
 
 @pytest.mark.parametrize("name", sorted(native_presets()))
 def test_canonical_scales_are_fixed_points_and_stay_near(name: str) -> None:
-    chain = native_set(native_params(name)).chain
+    chain = native_set(preset(name)).chain
     scales = chain.scales()
     for level in range(1, chain.normal_levels + 1):
         assert scales[level] ** 2 / chain.divisor(level) == pytest.approx(scales[level - 1], rel=1e-12)
     assert max(abs(math.log2(s) - chain.scale_bits) for s in scales) < 0.005
     ends = chain.eval_scales()
-    ratio = native_set(native_params(name)).bootstrap.ratio_bits
+    ratio = native_set(preset(name)).bootstrap.ratio_bits
     assert abs(math.log2(ends[chain.normal_levels]) - chain.scale_bits - ratio) < 0.01
 
 
 @pytest.mark.parametrize("name", sorted(native_presets()))
 def test_every_digit_of_every_level_fits_the_special_modulus(name: str) -> None:
-    chain = native_set(native_params(name)).chain
+    chain = native_set(preset(name)).chain
     for level in range(chain.top + 1):
         digits = chain.digits(level)
         assert [row for d in digits for row in d] == list(chain.rows(level))
@@ -66,7 +67,7 @@ def test_every_digit_of_every_level_fits_the_special_modulus(name: str) -> None:
 
 def test_the_secure_sets_are_within_the_table() -> None:
     for name in ("native-16-r40", "native-16-r35"):
-        params = native_params(name)
+        params = preset(name)
         assert params.security_bits == 128
         assert params.log_qp <= 1747
         assert params.sparse_modulus_bits <= 120
@@ -112,7 +113,7 @@ def test_too_few_special_primes_are_refused() -> None:
 
 
 def test_a_set_that_lies_about_its_chain_is_refused() -> None:
-    honest = native_params("insecure-native-11")
+    honest = preset("insecure-native-11")
     with pytest.raises(ConfigError, match="are not those of its chain"):
         native_set(replace(honest, log_qp=1000.0))
     with pytest.raises(ConfigError, match="its literal lacks"):

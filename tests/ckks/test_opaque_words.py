@@ -19,8 +19,8 @@ from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.kernels import Kernels, ReferenceKernels, load_kernels
 from heatfhe.ckks.keys import GALOIS, KeyId, galois_element
 from heatfhe.ckks.linear import apply_map, encode_map
-from heatfhe.ckks.presets import native_params
 from heatfhe.engine import KeyRequest, MemoryKeys, Vector
+from heatfhe.planning import preset
 from tests.ckks.sealed import Sealed, SealedKernels
 from tests.ckks.seeded import HASH, Scheme, SeededSource, small_chain, times_constant, times_plain
 from tests.engine.maps import linear_map
@@ -102,7 +102,7 @@ def test_engine_and_keyring_never_look_into_words(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(keyring_native, "OsSource", lambda: source)
         for module in (keyring_native, native):
             monkeypatch.setattr(module, "load_kernels", loaded(seal))
-        params = native_params("insecure-native-tiny")
+        params = preset("insecure-native-tiny")
         request = KeyRequest(params=params, rotations=(1, 2), bootstrap_periods=(16,))
         ring = keyring_native.NativeKeyring(request)
         engine = native.NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.ckks.params import Params
-from heatfhe.ckks.presets import native_params, native_set
+from heatfhe.ckks.presets import native_set
 from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import json_digest
 from heatfhe.planning.params import preset, presets
@@ -56,7 +56,7 @@ def test_a_promise_beyond_the_noise_is_refused(name: str) -> None:
 
 def test_a_native_set_promises_no_more_than_its_modular_reduction_keeps() -> None:
     """The noise is the server's word too, so the promise is held against the chain itself: 24.1 bits for this one."""
-    params = replace(native_params("native-16-r40"), noise=1e-9, promised_bits=25.0)
+    params = replace(preset("native-16-r40"), noise=1e-9, promised_bits=25.0)
     with pytest.raises(ConfigError, match=r"promises 25 bits.* keeps 24\.\d at most"):
         native_set(params)
     assert native_set(replace(params, promised_bits=24.0)).params.promised_bits == 24.0
@@ -76,9 +76,9 @@ def test_any_field_with_any_value_gives_a_sound_set_or_a_config_error(field: str
     assert Params.from_json(params.as_json()) == params
 
 
-@given(word=st.sampled_from([w for w, _ in native_params("insecure-native-tiny").literal]), value=JSON)
+@given(word=st.sampled_from([w for w, _ in preset("insecure-native-tiny").literal]), value=JSON)
 def test_any_word_of_a_literal_is_checked_before_a_chain_is_built(word: str, value: Any) -> None:
-    params = native_params("insecure-native-tiny")
+    params = preset("insecure-native-tiny")
     body = params.as_json()
     body["literal"] = {**body["literal"], word: value}
     try:
@@ -92,7 +92,7 @@ def test_any_word_of_a_literal_is_checked_before_a_chain_is_built(word: str, val
     ("word", "value"), [("raise_levels", 10**9), ("special", 10**9), ("eval_levels", 10**9), ("spare_pairs", 10**9)]
 )
 def test_a_word_of_a_billion_is_refused_at_once(word: str, value: int) -> None:
-    body = native_params("insecure-native-tiny").as_json()
+    body = preset("insecure-native-tiny").as_json()
     body["literal"] = {**body["literal"], word: value}
     with pytest.raises(ConfigError, match=f"{word} must be"):
         native_set(Params.from_json(body))

@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("numba", reason="the native engine needs numba")
 
 from heatfhe.ckks.keyset import key_ids
-from heatfhe.ckks.presets import native_params, native_set
+from heatfhe.ckks.presets import native_set
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.engine import KeyRequest
 from heatfhe.engine.native import NativeEngine
+from heatfhe.planning import preset
 
 
 class Streamed:
@@ -49,7 +50,7 @@ WORST = 2.0**-14
 def test_a_secure_bootstrap(
     name: str, levels: int, deviation: float, record_property: Callable[[str, object], None]
 ) -> None:
-    params = native_params(name)
+    params = preset(name)
     assert params.security_bits == 128
     request = KeyRequest(params=params, rotations=(), bootstrap_periods=(1, 16, 1024, params.slots))
     ring = NativeKeyring(request, threads=2)

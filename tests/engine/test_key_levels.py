@@ -16,14 +16,15 @@ pytest.importorskip("numba", reason="the native engine needs numba")
 
 from heatfhe.ckks.keys import GALOIS, KeyId, KeyTable, SwitchKey, galois_element
 from heatfhe.ckks.keyset import key_ids, upload_bytes
-from heatfhe.ckks.presets import native_params, native_set
+from heatfhe.ckks.presets import native_set
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.engine import ClearEngine, KeyRequest, MemoryKeys
 from heatfhe.engine.native import NativeEngine
 from heatfhe.errors import ConfigError, MissingKeyError, WireError
+from heatfhe.planning import preset
 from tests.ckks.seeded import HASH, Scheme, small_chain
 
-TINY = native_params("insecure-native-tiny")
+TINY = preset("insecure-native-tiny")
 N = 64
 
 

@@ -17,9 +17,9 @@ from heatfhe.engine.clear import ClearValue, Noise
 from heatfhe.engine.measure import describe_machine, measure, measure_request
 from heatfhe.engine.noise import NoiseTable, PeriodNoise, bent, measure_noise, noise_request
 from heatfhe.errors import ConfigError, FileFormatError
-from heatfhe.planning import CostTable, LinearMap, openfhe_params
+from heatfhe.planning import CostTable, LinearMap, preset
 
-TOY = openfhe_params("insecure-openfhe-11")
+TOY = preset("insecure-openfhe-11")
 Real = NDArray[np.float64]
 PRICES = {
     "add": 1.0,

@@ -19,18 +19,19 @@ import pytest
 pytest.importorskip("numba", reason="the native engine needs numba")
 
 from heatfhe.ckks.archive import SECRET, Archive, seal
-from heatfhe.ckks.presets import native_params, native_set
+from heatfhe.ckks.presets import native_set
 from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring, self_test
 from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Vector
 from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.native import NativeEngine
 from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError, OutOfLevelsError, WireError
+from heatfhe.planning import preset
 from tests.engine.conformance import EngineConformance
 from tests.engine.maps import linear_map
 
 
 class TestNative(EngineConformance):
-    params = native_params("insecure-native-tiny")
+    params = preset("insecure-native-tiny")
     level_bits = 22.5
     periods = (16, params.slots)
 
@@ -41,7 +42,7 @@ class TestNative(EngineConformance):
 
 
 def request(name: str = "insecure-native-tiny", **more: Any) -> KeyRequest:
-    return KeyRequest(params=native_params(name), rotations=(1, 2, 3), **more)
+    return KeyRequest(params=preset(name), rotations=(1, 2, 3), **more)
 
 
 def arrays(root: object) -> Iterator[np.ndarray]:
@@ -239,5 +240,5 @@ def test_options_that_cannot_work_are_refused() -> None:
 @pytest.mark.slow
 def test_the_self_test_keeps_what_the_model_set_promises() -> None:
     for name in ("insecure-native-11", "insecure-native-12", "insecure-native-12-r40"):
-        params = native_params(name)
+        params = preset(name)
         assert self_test(params, threads=2) >= params.promised_bits

@@ -13,14 +13,15 @@ import pytest
 pytest.importorskip("numba", reason="the native engine needs numba")
 
 from heatfhe.ckks.archive import SECRET, unseal
-from heatfhe.ckks.presets import native_params, native_presets, native_set
+from heatfhe.ckks.presets import native_presets, native_set
 from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring
 from heatfhe.engine import KeyRequest, MemoryKeys
 from heatfhe.engine.native import NativeEngine
 from heatfhe.errors import FileFormatError, WireError
+from heatfhe.planning import preset
 from tests.golden.first_format import as_version_1
 
-TINY = native_params("insecure-native-tiny")
+TINY = preset("insecure-native-tiny")
 
 
 def request(**more: Any) -> KeyRequest:
@@ -42,7 +43,7 @@ def test_a_corrected_figure_leaves_saved_keys_loadable(tmp_path: Path) -> None:
 def test_primes_and_levels_are_bound() -> None:
     sets = [native_set(p) for p in native_presets().values()]
     assert len({s.hash for s in sets}) == len({s.chain for s in sets}) == len(sets) - 1
-    assert native_set(native_params("native-16-r40")).hash == native_set(native_params("native-16-r40-lean")).hash
+    assert native_set(preset("native-16-r40")).hash == native_set(preset("native-16-r40-lean")).hash
     one = native_set(TINY)
     mains = one.chain.mains[:-2] + one.chain.mains[:-3:-1]  # the last two primes change places
     assert replace(one, chain=replace(one.chain, mains=mains)).hash != one.hash

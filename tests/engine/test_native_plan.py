@@ -13,11 +13,10 @@ pytest.importorskip("numba", reason="the native engine needs numba")
 
 from heatfhe.circuit import Circuit
 from heatfhe.ckks.params import Params
-from heatfhe.ckks.presets import native_params
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.engine import ClearEngine, Conversation, MemoryKeys, Runner, key_request
 from heatfhe.engine.native import NativeEngine
-from heatfhe.planning import Plan, plan
+from heatfhe.planning import Plan, plan, preset
 from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.tally import key_bytes, weight_bytes
 from tests.ckks.test_baby_steps import with_words
@@ -80,12 +79,12 @@ def check(circuit: Circuit, params: Params, prompt: list[int], count: int) -> No
 
 
 def test_one_prompt_step_and_two_generated_tokens() -> None:
-    check(tiny_circuit(layers=1, width=16, vocabulary=32, context=16), native_params("insecure-native-11"), [3, 7], 2)
+    check(tiny_circuit(layers=1, width=16, vocabulary=32, context=16), preset("insecure-native-11"), [3, 7], 2)
 
 
 def test_keys_by_level_and_fewer_baby_steps_tell_the_same() -> None:
     """Bytes of keys: a set with both words, with one of them, with none."""
-    circuit, usual = tiny_circuit(layers=1, width=16, vocabulary=32, context=16), native_params("insecure-native-11")
+    circuit, usual = tiny_circuit(layers=1, width=16, vocabulary=32, context=16), preset("insecure-native-11")
     lean = with_words(usual, cts_babies=8, key_levels=True)
     check(circuit, lean, [3], 1)
     plans = [plan(circuit, p) for p in (usual, with_words(usual, key_levels=True), lean)]
@@ -99,11 +98,11 @@ def test_keys_by_level_and_fewer_baby_steps_tell_the_same() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["insecure-native-11", "insecure-native-12"])
 def test_two_layers_four_tokens(name: str) -> None:
-    check(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), native_params(name), [3, 7, 5], 4)
+    check(tiny_circuit(layers=2, width=16, vocabulary=32, context=16), preset(name), [3, 7, 5], 4)
 
 
 @pytest.mark.slow
 def test_a_llama_behind_a_public_prefix() -> None:
     """Rotary positions, three heads that share one of keys and values, a gate, and three plaintext positions first."""
     circuit = exported("llama")[2]
-    check(circuit, native_params("insecure-native-11"), [3, 1], 2)
+    check(circuit, preset("insecure-native-11"), [3, 1], 2)

@@ -25,7 +25,7 @@ from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.engine.openfhe.keys import ProcessKeys, load_keys
 from heatfhe.engine.openfhe.wire import CIPHERTEXT, KEY, Header, residue_arrays, seal, unseal
 from heatfhe.errors import ConfigError, EngineError, FileFormatError, HeatError, MissingKeyError, WireError
-from heatfhe.planning import openfhe_params
+from heatfhe.planning import preset
 from heatfhe.wire import looks_secret
 from tests.engine.conformance import EngineConformance, Pair, bits
 from tests.engine.maps import linear_map
@@ -36,7 +36,7 @@ except HeatError as err:
     pytest.skip(str(err), allow_module_level=True)
 
 pytestmark = pytest.mark.openfhe
-TOY = openfhe_params("insecure-openfhe-11")
+TOY = preset("insecure-openfhe-11")
 
 
 def open_openfhe(request: KeyRequest, **options: Any) -> tuple[Keyring, Engine[Any]]:
@@ -56,7 +56,7 @@ class TestOpenFHE(EngineConformance):
 
 @pytest.mark.slow
 class TestOpenFHE12(EngineConformance):
-    params = openfhe_params("insecure-openfhe-12")
+    params = preset("insecure-openfhe-12")
     level_bits = 39.0
     periods = (64, 2048)
 
@@ -319,11 +319,11 @@ import sys
 from pathlib import Path
 from heatfhe.engine import KeyRequest, MemoryKeys
 from heatfhe.engine.openfhe import OpenFHEEngine
-from heatfhe.planning import openfhe_params
+from heatfhe.planning import preset
 from heatfhe.errors import MissingKeyError
 
 folder = Path(sys.argv[1])
-request = KeyRequest(params=openfhe_params("insecure-openfhe-11"), rotations=(1,), bootstrap_periods=(16,))
+request = KeyRequest(params=preset("insecure-openfhe-11"), rotations=(1,), bootstrap_periods=(16,))
 keys = MemoryKeys({p.name.replace("_", "/"): p.read_bytes() for p in (folder / "keys").iterdir()})
 engine = OpenFHEEngine(request, keys)
 assert not [m for m in sys.modules if m.startswith("heatfhe.client")]

@@ -11,19 +11,19 @@ import pytest
 
 from heatfhe.ckks.params import MAX_LOG_QP, MAX_LOG_QP_BY_WEIGHT, Params
 from heatfhe.errors import ConfigError, EngineError, MissingExtraError
+from heatfhe.planning import preset
 from heatfhe.planning.openfhe_sets import (
     PRESETS,
     bootstrap_budget,
     bootstrap_correction,
     make_params,
-    openfhe_params,
     special_primes,
 )
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_survive_json_and_count_their_levels(name: str) -> None:
-    p = openfhe_params(name)
+    p = preset(name)
     literal = dict(p.literal)
     assert Params.from_json(p.as_json()) == p
     assert p.levels == literal["depth"] - literal["bootstrap_depth"] - 1
@@ -32,12 +32,12 @@ def test_presets_survive_json_and_count_their_levels(name: str) -> None:
 
 def test_toy_sets_have_eight_levels_and_claim_nothing() -> None:
     for log_n in (11, 12):
-        p = openfhe_params(f"insecure-openfhe-{log_n}")
+        p = preset(f"insecure-openfhe-{log_n}")
         assert (p.ring_dimension, p.levels, p.scale_bits, p.security_bits) == (1 << log_n, 8, 59.0, 0)
 
 
 def test_the_large_set_claims_what_attacks_on_sparse_secrets_leave() -> None:
-    p = openfhe_params("openfhe-16")
+    p = preset("openfhe-16")
     assert (p.ring_dimension, p.levels, p.security_bits) == (1 << 16, 5, 122)
     assert p.log_qp == 60 + 22 * 59 + 3 * 60
     bounds = MAX_LOG_QP_BY_WEIGHT[192][p.ring_dimension]
@@ -72,18 +72,18 @@ def test_special_primes_cover_the_largest_digit() -> None:
 
 
 def test_sparse_bootstraps_use_smaller_transforms() -> None:
-    p = openfhe_params("insecure-openfhe-12")
+    p = preset("insecure-openfhe-12")
     assert [bootstrap_budget(p, s) for s in (2, 16, 32, 64, 512, 2048)] == [1, 1, 3, 3, 3, 3]
 
 
 def test_refreshes_of_few_slots_shrink_their_input_more() -> None:
-    p = openfhe_params("insecure-openfhe-12")
+    p = preset("insecure-openfhe-12")
     assert [bootstrap_correction(p, s) for s in (2, 4, 64, 128, 512, 2048)] == [15, 15, 14, 14, 13, 13]
 
 
 def test_an_unknown_set_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="insecure-openfhe-11"):
-        openfhe_params("openfhe-3")
+        preset("openfhe-3")
 
 
 def test_modules_import_without_openfhe() -> None:

@@ -21,7 +21,7 @@ from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.errors import HeatError
 from heatfhe.evaluation.encrypted import Endpoint, free_running
-from heatfhe.planning import Plan, cost_table, openfhe_params, plan
+from heatfhe.planning import Plan, cost_table, plan, preset
 from tests.engine.conformance import bits
 from tests.engine.segments import norm_and_softmax, run_part
 from tests.tiny import tiny_circuit
@@ -104,7 +104,7 @@ def tell(p: Plan, circuit: Circuit, engine: Any, put: Any, get: Any, prompt: lis
 
 def check_plan(circuit: Circuit, params_name: str, prompt: list[int], count: int, *, threads: int = 1) -> Watched:
     """Run a circuit's plan on both engines and compare tokens, one-hot rows and caches."""
-    params = openfhe_params(params_name)
+    params = preset(params_name)
     p = plan(circuit, params)
     request = key_request(p)
     clear = ClearEngine(params, request=request)
@@ -152,7 +152,7 @@ def test_two_layers_four_tokens() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ["default", "default-calibrated"])
 def test_the_default_model_generates_the_circuits_own_tokens(name: str) -> None:
-    circuit, params = Circuit.load(circuit_folder(name)), openfhe_params("insecure-openfhe-12")
+    circuit, params = Circuit.load(circuit_folder(name)), preset("insecure-openfhe-12")
     p = plan(circuit, params, context=16)
     request = key_request(p)
     ring = OpenFHEKeyring(request)
@@ -164,7 +164,7 @@ def test_the_default_model_generates_the_circuits_own_tokens(name: str) -> None:
 
 def test_a_norm_and_a_softmax_by_themselves() -> None:
     circuit = tiny_circuit(layers=2, width=16, vocabulary=32, context=16)
-    outcome = run_part(circuit, openfhe_params("insecure-openfhe-11"), [3, 7, 5], norm_and_softmax)
+    outcome = run_part(circuit, preset("insecure-openfhe-11"), [3, 7, 5], norm_and_softmax)
     assert outcome.bits >= 15.0
     assert outcome.bootstraps >= 3
 
@@ -172,10 +172,10 @@ def test_a_norm_and_a_softmax_by_themselves() -> None:
 SECURE = """
 from heatfhe.circuit import Circuit
 from heatfhe.cli.model_source import circuit_folder
-from heatfhe.planning import openfhe_params
+from heatfhe.planning import preset
 from tests.engine.segments import norm_and_softmax, run_part
 circuit = Circuit.load(circuit_folder("default"))
-o = run_part(circuit, openfhe_params("openfhe-16"), [424, 437, 259], norm_and_softmax, threads=2)
+o = run_part(circuit, preset("openfhe-16"), [424, 437, 259], norm_and_softmax, threads=2)
 print(o.bits, o.bootstraps, o.rotations, o.peak_gib)
 """
 

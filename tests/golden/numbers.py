@@ -19,11 +19,12 @@ from heatfhe.ckks.encoding import Encoder
 from heatfhe.ckks.kernels import load_kernels
 from heatfhe.ckks.keyset import key_ids
 from heatfhe.ckks.polynomial import ChebyshevEvaluator
-from heatfhe.ckks.presets import native_params, native_set
+from heatfhe.ckks.presets import native_set
 from heatfhe.ckks.ring import Ciphertext, Ring
 from heatfhe.ckks.secret import KeyMaker, make_secret
 from heatfhe.engine import KeyRequest, LinearMap, MemoryKeys, Vector
 from heatfhe.engine.native import NativeEngine
+from heatfhe.planning import preset
 from tests.ckks.seeded import Scheme, SeededSource, digest, random_words
 from tests.engine.maps import linear_map
 from tests.golden.first_format import as_version_1
@@ -37,7 +38,7 @@ class Numbers:
     """Seeded keys and an engine that holds them; inputs and outputs are wire forms."""
 
     def __init__(self, periods: tuple[int, ...], device: str = "cpu") -> None:
-        params = native_params(PRESET)
+        params = preset(PRESET)
         self.device = device
         self.native = native_set(params)
         chain = self.native.chain
@@ -157,7 +158,7 @@ def _refreshed(e: NativeEngine, x: Any, y: Any, period: int) -> dict[str, Any]:
 
 def polynomial(device: str) -> str:
     """A Chebyshev series of degree 15 on uniform residues, at EvalMod's levels, which have no wire form."""
-    native = native_set(native_params(PRESET))
+    native = native_set(preset(PRESET))
     chain, scales = native.chain, native.chain.eval_scales()
     s = Scheme(chain, device=device, seed=29, rotations=(), spec=native.bootstrap)
     top = chain.normal_levels + chain.eval_levels

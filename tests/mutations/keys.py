@@ -15,11 +15,12 @@ import numpy as np
 from heatfhe.ckks import archive
 from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyId, galois_element
-from heatfhe.ckks.presets import native_params, native_set
+from heatfhe.ckks.presets import native_set
 from heatfhe.ckks.secret import SecretKey
 from heatfhe.client.keyring_native import SECRET_FILE, NativeKeyring
 from heatfhe.client.keys import KeyFolder
 from heatfhe.files import write_json
+from heatfhe.planning import preset
 from heatfhe.wire import KeyManifest
 from heatfhe.wire.messages import KeyEntry
 from tests.ckks.seeded import HASH, Scheme, small_chain
@@ -90,7 +91,7 @@ def key_files(folder: Path) -> Iterator[Format]:
     path = keys.folder / "manifest.json"
     write_json(path, "heatfhe-client-keys", 1, manifest.as_json())
     body = json.loads(path.read_text())["body"]
-    native = native_set(native_params("insecure-native-11"))
+    native = native_set(preset("insecure-native-11"))
     n = native.chain.ring_dimension
     rng = np.random.default_rng(0)
     sparse = np.zeros(n, dtype=np.int8)

@@ -13,7 +13,7 @@ from heatfhe.ckks.params import (
     MAX_LOG_SPARSE_MODULUS,
     Params,
 )
-from heatfhe.ckks.presets import native_params, native_presets, native_set
+from heatfhe.ckks.presets import native_presets, native_set
 from heatfhe.ckks.ring import Ciphertext, Ring
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ __all__ = [
     "encode_map",
     "found_cupy",
     "key_ids",
-    "native_params",
     "native_presets",
     "native_set",
     "sparse_modulus_bits",

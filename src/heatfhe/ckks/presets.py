@@ -241,11 +241,3 @@ def native_presets() -> dict[str, Params]:
         _toy("insecure-native-tiny", 1 << 11, 3, 7, 4e-8),
     ]
     return {p.name: p for p in every}
-
-
-def native_params(name: str) -> Params:
-    """A set of the native engine by its name."""
-    known = native_presets()
-    if name not in known:
-        raise ConfigError(f"unknown native parameter set {name!r}; have: {', '.join(sorted(known))}")
-    return known[name]

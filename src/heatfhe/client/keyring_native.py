@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks import MAX_LOG_SPARSE_MODULUS, Params, Ring, key_ids, native_params, native_set, sparse_modulus_bits
+from heatfhe.ckks import MAX_LOG_SPARSE_MODULUS, Params, Ring, key_ids, native_set, sparse_modulus_bits
 from heatfhe.ckks.kernels import load_kernels
 from heatfhe.ckks.secret import SECRET, KeepsSecret, KeyMaker, OsSource, SecretKey, make_secret, seal, unseal
 from heatfhe.client.kept import kept_bits
@@ -18,6 +18,7 @@ from heatfhe.client.read import NO_RETRY
 from heatfhe.engine import KeyRequest, MemoryKeys, NativeEngine, Slots
 from heatfhe.errors import ConfigError, DecryptError, FileFormatError, WireError
 from heatfhe.files import atomic_write
+from heatfhe.planning import preset
 
 SECRET_FILE = "native-secret.key"
 PLAUSIBLE = 2.0**20  # no slot of a plan is larger
@@ -96,7 +97,7 @@ class NativeKeyring(KeepsSecret):
 
 def self_test(params: Params | None = None, *, threads: int = 1) -> float:
     """Bits a bootstrap keeps here (heatfhe.client.kept); the default is the smallest toy set."""
-    params = params or native_params("insecure-native-11")
+    params = params or preset("insecure-native-11")
     request = KeyRequest(params=params, rotations=(), bootstrap_periods=(params.slots,))
     ring = NativeKeyring(request, threads=threads)
     return kept_bits(NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())), threads=threads), ring)

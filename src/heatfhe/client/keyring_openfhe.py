@@ -30,7 +30,7 @@ from heatfhe.engine.openfhe import (
 )
 from heatfhe.errors import DecryptError, EngineError, FileFormatError, WireError
 from heatfhe.files import atomic_write
-from heatfhe.planning import openfhe_params
+from heatfhe.planning import preset
 
 PIECE_BYTES = 64 << 20
 SECRET_MARK = b"HEATFHE-SECRET\n"  # servers and clients refuse to move anything that starts with it
@@ -152,7 +152,7 @@ class OpenFHEKeyring(KeepsSecret):
 
 def self_test(params: Params | None = None, *, threads: int = 1) -> float:
     """Bits a bootstrap keeps here (heatfhe.client.kept); the default is the smallest toy set."""
-    params = params or openfhe_params("insecure-openfhe-11")
+    params = params or preset("insecure-openfhe-11")
     request = KeyRequest(params=params, rotations=(), bootstrap_periods=(params.slots,))
     ring = OpenFHEKeyring(request)
     return kept_bits(OpenFHEEngine(request, ring.process_keys(), threads=threads), ring)

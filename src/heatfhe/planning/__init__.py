@@ -5,7 +5,7 @@ from heatfhe.planning.carried import Carried
 from heatfhe.planning.cost import IN_MAPS, CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph
 from heatfhe.planning.instructions import KINDS, Given, Instruction
-from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction, openfhe_params
+from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction
 from heatfhe.planning.pack import LinearMap, Packing, Vector
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.placement import ALGORITHMS, Placement, Rules, check, place
@@ -50,7 +50,6 @@ __all__ = [
     "key_bytes",
     "level_digits",
     "level_path",
-    "openfhe_params",
     "place",
     "plan",
     "preset",

@@ -133,14 +133,6 @@ PRESETS: dict[str, Params] = {
 }
 
 
-def openfhe_params(name: str) -> Params:
-    """A preset by its name."""
-    try:
-        return PRESETS[name]
-    except KeyError:
-        raise ConfigError(f"unknown OpenFHE parameter set {name!r}; have: {', '.join(PRESETS)}") from None
-
-
 def bootstrap_budget(params: Params, period: int) -> int:
     """Levels of each linear transform for a bootstrap of this many slots.
 
