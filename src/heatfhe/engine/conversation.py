@@ -55,6 +55,16 @@ class Conversation:
         """One prompt token into the cache."""
         self.step(ProgramName.PROMPT, x)
 
+    def prefill(self, x: Sequence[Any], tokens: int) -> None:
+        """All of a prompt's first ``tokens`` tokens into the cache at once; ``x`` are whole blocks of them."""
+        if self.position or self.cache:
+            raise ConfigError(f"a prompt at once starts a conversation; this one holds {self.position} positions")
+        most = self.runner.plan.prefill
+        if not 1 <= tokens <= most:
+            raise ConfigError(f"{tokens} tokens do not fit the plan's prefill of {most}; give the rest one by one")
+        self.cache = self.runner.run(ProgramName.PREFILL, {"x": x}, tokens - 1, self._reporter)
+        self.position = tokens
+
     def embed(self, token: Sequence[Any]) -> list[Any]:
         """An encrypted one-hot row as the input of a step."""
         return self.runner.run(ProgramName.EMBED, {"token": token}, self.position, self._reporter)["x"]

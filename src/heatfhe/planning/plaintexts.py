@@ -8,7 +8,7 @@ key, such as ``0.5*causal*rows^-0.5``: ``Public.key`` writes it and ``Public.par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
@@ -159,6 +159,101 @@ class Bias(_Slots):
         return self.weight.bias(s, part)
 
 
+class Rows(_Slots, Enum):
+    """Vectors over the rows of many tokens, which follow the length of each slot's own row and no position.
+
+    The values they meet have one ciphertext per block of queries, or per block and ``span`` blocks of keys.
+    """
+
+    CAUSAL = "rows.causal"  # scores that count: keys up to the query, in a head that is none of the padding
+    EVERY = "rows.every"  # ones
+    IDLE = "rows.idle"  # a head that is padding
+    POSITIONS = "rows.positions"  # the rows of the embedding
+
+    @property
+    def key(self) -> str:
+        return str(self.value)
+
+    def period(self, s: PlaintextSource) -> int:
+        p = s.packing
+        return {Rows.EVERY: p.t, Rows.IDLE: p.stride}.get(self, p.n)
+
+    def lengths(self, s: PlaintextSource, part: int) -> NDArray[Any]:
+        """The length of every slot's row; blocks stand for themselves where there is no block of keys."""
+        p = s.packing.tokens
+        block = p.score(part)[0] if self is Rows.CAUSAL else part
+        return np.asarray(block * p.t + p.coordinates[1] + 1.0)
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        p, heads = s.packing.tokens, s.circuit.shape.heads
+        e, c, h = p.coordinates
+        if self is Rows.CAUSAL:
+            block, keys = p.score(part)
+            other, back = keys * p.span + e // p.t, e % p.t
+            return np.asarray((h < heads) & ((other < block) | ((other == block) & (back <= c))), dtype=np.float64)
+        if self is not Rows.POSITIONS:
+            return np.asarray(h >= heads, dtype=np.float64) if self is Rows.IDLE else np.ones(p.n)
+        rows = s.circuit.folded.position
+        if rows is None:
+            raise LookupError("a model without positions")
+        return p.pack_tokens(rows[np.minimum(part * p.t + np.arange(p.t), len(rows) - 1)])[0][: p.n]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift(_Slots):
+    """Top index ``row``, and the tokens that find another of their own block at slot + ``by``."""
+
+    row: int
+    by: int
+
+    @property
+    def key(self) -> str:
+        return f"shift:{self.row}:{self.by}"
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        e, c, _ = s.packing.tokens.coordinates
+        there = c + self.by
+        return np.asarray((e == self.row) & (there >= 0) & (there < s.packing.t), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Order(_Slots):
+    """Token ``token`` of head ``head`` in the cache's order, before the rotation that brings it there."""
+
+    token: int
+    head: int
+
+    @property
+    def key(self) -> str:
+        return f"order:{self.token}:{self.head}"
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        p = s.packing
+        _, c, h = p.coordinates
+        return np.roll(((c == self.token) & (h == self.head)).astype(np.float64), -self.token * (p.Hp - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Store(_Slots):
+    """Where the cache keeps the tokens of a block, up to the position: residue class ``row`` of its ciphertext."""
+
+    moves: ClassVar[bool] = True
+    block: int
+    row: int
+
+    @property
+    def key(self) -> str:
+        return f"store:{self.block}:{self.row}"
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        p = s.packing
+        e, c, _ = p.coordinates
+        return np.asarray((e % p.m == self.row) & (self.block * p.t + c <= position), dtype=np.float64)
+
+
+_NUMBERED: Mapping[str, type[Shift] | type[Order] | type[Store]] = {"shift": Shift, "order": Order, "store": Store}
+
+
 @dataclass(frozen=True, slots=True)
 class Diagonal(_Slots):
     """One plaintext of a linear map, used by itself where several maps share the rotations of their input."""
@@ -175,7 +270,7 @@ class Diagonal(_Slots):
         return s.diagonal(self.weight, self.giant, self.baby)
 
 
-Factor = Union[Mask, Turn, Skew, Position, Bias, Diagonal]
+Factor = Union[Mask, Turn, Skew, Position, Bias, Diagonal, Rows, Shift, Order, Store]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +294,9 @@ class Public:
     @property
     def moves(self) -> bool:
         """Whether it depends on the position."""
-        return bool(self.rows) or (self.vector is not None and self.vector.moves)
+        if self.vector is None:
+            return bool(self.rows)
+        return self.vector.moves or (bool(self.rows) and not isinstance(self.vector, Rows))
 
     def power(self, exponent: float) -> Public:
         """It raised to a power: a positive number and a row length, no vector."""
@@ -273,7 +370,10 @@ def _factor(name: str) -> Factor:
     kind, colon, rest = name.partition(":")
     if not colon:
         kind, _, rest = name.partition(".")
-        return Skew(int(rest)) if kind == "skew" else Mask(name)
+        return Skew(int(rest)) if kind == "skew" else Rows(name) if kind == "rows" else Mask(name)
+    if kind in _NUMBERED:
+        first, second = rest.split(":")
+        return _NUMBERED[kind](int(first), int(second))
     if kind == "map":
         weight, giant, baby = rest.split(":")
         return Diagonal(parse_weight(weight), int(giant), int(baby))

@@ -21,7 +21,7 @@ from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
 from heatfhe.planning.params import preset
 from heatfhe.planning.placement import Placement, Rules, kept_bits, place
 from heatfhe.planning.program import Program, ProgramName
-from heatfhe.planning.programs import record
+from heatfhe.planning.programs import record, record_packed
 from heatfhe.planning.scales import magnitude, noise_bound
 from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.weights import Weight, parse_weight
@@ -125,6 +125,13 @@ class Plan:
         ports = {k: p for program in self.programs.values() for k, p in program.outputs.items() if "/" in k}
         return {k: (len(p.values), p.level) for k, p in ports.items()}
 
+    @property
+    def prefill(self) -> int:
+        """The most tokens of a prompt it takes at once: whole blocks, within the context; 0 without such a program."""
+        if ProgramName.PREFILL not in self.programs:
+            return 0
+        return min(self.context, len(self.programs[ProgramName.PREFILL].inputs["x"].values) * self.packing.t)
+
     def program(self, name: str) -> Program:
         """A program by name."""
         if name not in self.programs:
@@ -191,6 +198,7 @@ def plan(
     contract: bool = True,
     mlp: str = "auto",
     precision: float | None = None,
+    prefill: int | None = None,
 ) -> Plan:
     """Bind a circuit to parameters: pack, record, place bootstraps, and write the steps. Names of both will do.
 
@@ -205,6 +213,7 @@ def plan(
 
     ``context`` is the cache's capacity (the circuit's own if not given) without the positions of a public prefix. The
     first program that fills the cache fixes the level at which keys and values are kept, the others follow.
+    ``prefill`` adds a program for so many tokens of a prompt at once.
     """
     circuit = circuit if isinstance(circuit, Circuit) else Circuit.load(circuit)
     params = preset(params) if isinstance(params, str) else params
@@ -216,7 +225,8 @@ def plan(
     if mlp == "auto":
         variants = ("A", "B") if PeriodicMlp(packing=packing, halve=halve).fits else ("A",)
         make = partial(plan, circuit, params, placement=placement, cost=table, context=context, programs=programs)
-        both = [make(rules=rules, halve=halve, contract=contract, precision=precision, mlp=m) for m in variants]
+        make = partial(make, rules=rules, halve=halve, contract=contract, precision=precision, prefill=prefill)
+        both = [make(mlp=m) for m in variants]
         return min(both, key=lambda p: p.program(programs[0]).predicted_seconds)
     tight, worst = precision is not None, {}
     if precision is not None:
@@ -224,10 +234,16 @@ def plan(
     made: dict[str, Program] = {}
     products: dict[Weight, LinearMap] = {}
     cache: dict[str, int] = {}
-    for name in map(str, programs):
-        recording = record(
-            circuit, packing, name, reach=params.reach, halve=halve, contract=contract, mlp=mlp, tight=tight
-        )
+    carried: dict[str, Any] = {"reach": params.reach, "contract": contract, "tight": tight}
+    if prefill is not None and not halve:
+        raise PlanError(f"{params.name}: a prefill multiplies by i, which costs a level there; plan without it")
+    for name in (*map(str, programs), *([] if prefill is None else [str(ProgramName.PREFILL)])):
+        if name == ProgramName.PREFILL:
+            if prefill is None:
+                raise ConfigError("a prefill is planned for a number of tokens: give prefill=")
+            recording = record_packed(circuit, packing, prefill, **carried)
+        else:
+            recording = record(circuit, packing, name, halve=halve, mlp=mlp, **carried)
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
         graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})
         placed = place(graph, params, table, algorithm=placement, rules=rules)

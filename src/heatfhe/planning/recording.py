@@ -35,7 +35,8 @@ class Group:
 class Recording:
     """A program as recorded: operations, what is known of each value, and their partition into nodes and views.
 
-    ``home[v]`` is the node a value belongs to: its own, or the one it is a view of.
+    ``home[v]`` is the node a value belongs to: its own, or the one it is a view of. ``packed`` says that every value
+    holds rows of all lengths at once, so that no magnitude follows the position.
     """
 
     ops: tuple[Op, ...]
@@ -46,11 +47,12 @@ class Recording:
     home: Mapping[int, int]
     made_by: Mapping[int, int]
     rows: int
+    packed: bool = False
 
     def bound(self, value: int) -> tuple[float, float]:
         """Largest magnitude at the last position of the context, and the power of the row length it follows."""
         first, last = (float(b) * MARGIN for b in self.facts[value].bounds()[:, 0])
-        if first == last or self.rows == 1 or first <= 0 or last <= 0:
+        if self.packed or first == last or self.rows == 1 or first <= 0 or last <= 0:
             return max(first, last), 0.0
         return last, round(math.log(last / first) / math.log(self.rows), 6)
 

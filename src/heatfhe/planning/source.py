@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp, Vector
-from heatfhe.planning.plaintexts import Public
+from heatfhe.planning.plaintexts import Public, Rows
 from heatfhe.planning.scales import scales
-from heatfhe.planning.weights import Biased, Unembedding, Weight
+from heatfhe.planning.weights import Biased, Tokens, Unembedding, Weight
 from heatfhe.stages import Activation, Attention, Gate, Head, Linear, Norm, of, readers, writers
 
 
@@ -33,6 +33,7 @@ class PlaintextSource:
         tight: bool = False,
     ) -> None:
         self.circuit, self.packing, self.products = circuit, packing, products
+        self.reach, self.tight = reach, tight
         self.scales, self.made = scales(circuit, reach, tight=tight), writers(circuit.stages)
         self._terms = lru_cache(maxsize=8)(lambda m: m.weight.terms(self, m))
         self._maps: dict[Weight, LinearMap] = {}
@@ -79,7 +80,8 @@ class PlaintextSource:
     def _slots(self, p: Public, position: int, part: int) -> NDArray[Any]:
         assert p.vector is not None
         try:
-            return self._all(np.asarray(p.value(float(position + 1), p.vector.slots(self, position, part))))
+            rows = p.vector.lengths(self, part) if isinstance(p.vector, Rows) else float(position + 1)
+            return self._all(np.asarray(p.value(rows, p.vector.slots(self, position, part))))
         except (ArithmeticError, LookupError, StopIteration, ValueError) as err:
             raise ConfigError(f"{p.key[:64]!r}: names what this circuit does not have; plan again") from err
 
@@ -95,13 +97,19 @@ class PlaintextSource:
 
     # -- what a weight needs to know of the circuit -----------------------------------------------------------------
 
+    @cached_property
+    def tokens(self) -> PlaintextSource:
+        """The same circuit in the layouts of many tokens."""
+        return PlaintextSource(self.circuit, self.packing.tokens, self.products, self.reach, tight=self.tight)
+
     def mlp(self, halve: bool) -> PeriodicMlp:
         """The MLP's variant B."""
         return PeriodicMlp(packing=self.packing, halve=halve)
 
     def adds(self, weight: Biased) -> bool:
         """Whether anything is added after a linear map: a bias of its own, or the shift of the norm that it reads."""
-        stage = self._head if isinstance(weight, Unembedding) else self.linear(weight.stage)
+        one = weight.weight if isinstance(weight, Tokens) else weight
+        stage = self._head if isinstance(one, Unembedding) else self.linear(one.stage)
         norm = self.made[stage.reads]
         return (isinstance(stage, Linear) and stage.bias is not None) or (
             isinstance(norm, Norm) and norm.bias is not None

@@ -8,7 +8,7 @@ are (matrix, layout in, layout out), every constant folded in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,12 +165,41 @@ class Embedding(_Weight):
         return tuple((token, p.vocabulary(k), p.residual) for k in _both(self.part, m))
 
 
-Biased = Union[Projection, Dense, Unembedding]
-Weight = Union[Projection, Dense, Unembedding, Embedding]
+@dataclass(frozen=True, slots=True)
+class Tokens(_Weight):
+    """A weight between layouts of many tokens, halved, since real and imaginary part hold two blocks of them.
+
+    With a ``partner`` both are made of one real block, as real and imaginary part.
+    """
+
+    weight: Projection | Dense
+    partner: Projection | None = None
+
+    @property
+    def key(self) -> str:
+        return f"@{self.weight.key}" + (f"&{self.partner.key}" if self.partner else "")
+
+    def terms(self, s: PlaintextSource, m: LinearMap) -> tuple[Term, ...]:
+        if self.partner is not None:
+            return self.weight.terms(s.tokens, m) + self.partner.terms(s.tokens, m)
+        return tuple((0.5 * matrix, given, made) for matrix, given, made in self.weight.terms(s.tokens, m))
+
+    def bias(self, s: PlaintextSource, part: int) -> NDArray[Any]:
+        whole = self.weight.bias(s.tokens, part % self.weight.parts(s.tokens))
+        return whole if self.partner is None else whole + 1j * self.partner.bias(s.tokens, 0)
+
+
+Biased = Union[Projection, Dense, Unembedding, Tokens]
+Weight = Union[Projection, Dense, Unembedding, Embedding, Tokens]
 
 
 def parse_weight(key: str) -> Weight:
     """The weight a key of a plan file stands for: the inverse of its ``key``."""
+    if key.startswith("@"):
+        parsed = [parse_weight(one) for one in key[1:].split("&")]
+        if len(parsed) > 2 or not all(isinstance(w, (Projection, Dense)[: 3 - len(parsed)]) for w in parsed):
+            raise ConfigError(f"{key[:64]!r} is not a linear map's key")
+        return Tokens(*parsed)  # type: ignore[arg-type]
     stage, slash, third = key.partition("/")
     if slash:
         if third not in ("q", "k", "v"):

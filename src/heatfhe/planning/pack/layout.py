@@ -168,6 +168,11 @@ class Packing:
         index = part * self.V + np.arange(self.n) % self.V
         return np.where(index < self.shape.vocabulary, index, -1)
 
+    @cached_property
+    def tokens(self) -> TokenPacking:
+        """The layouts of many tokens, ``t`` to a ciphertext."""
+        return TokenPacking(self.shape, self.slots, self.context)
+
     # -- pack and unpack --------------------------------------------------------------------------------------------
 
     def place(self, row: Real, index: Index) -> Real:
@@ -198,3 +203,54 @@ class Packing:
         """Inverse of pack_vocabulary."""
         size = self.shape.vocabulary
         return np.asarray(sum(self.collect(v, self.vocabulary(p), size) for p, v in enumerate(parts)))
+
+
+class TokenPacking(Packing):
+    """``t`` tokens to a ciphertext, the token innermost: slot i * t + c holds entry i of token c, in no other copy.
+
+    A rotation by t moves the entries of all tokens alike, so one diagonal of a matrix serves them all, and a sum over
+    the width has period t. Heads lie at (e, h, c), slot e * stride + h * t + c; the cache's own order is (e, c, h).
+    Token p of a text is token p mod t of block p div t. Blocks that one row of scores spans are ``span``.
+    """
+
+    @property
+    def F(self) -> int:
+        """Hidden entries of one ciphertext: as many as the stream's."""
+        return self.D
+
+    @property
+    def span(self) -> int:
+        """Blocks whose tokens fit the top index of one ciphertext of scores."""
+        return self.dh // self.t
+
+    @cached_property
+    def residual(self) -> Index:
+        """Layout of the residual stream."""
+        index = np.arange(self.n) // self.t
+        return np.where(index < self.shape.width, index, -1)
+
+    @cached_property
+    def coordinates(self) -> tuple[Index, Index, Index]:
+        """(e, c, h) of every slot."""
+        s = np.arange(self.n)
+        return s // self.stride, s % self.t, s // self.t % self.Hp
+
+    def hidden(self, part: int) -> Index:
+        """Layout of one ciphertext of the hidden vector."""
+        index = part * self.D + np.arange(self.n) // self.t
+        return np.where(index < self.shape.hidden, index, -1)
+
+    def score(self, part: int) -> tuple[int, int]:
+        """Block of the queries, and number of the ``span`` blocks of keys, that one ciphertext of scores holds."""
+        block = 0
+        while part > block // self.span:
+            part -= block // self.span + 1
+            block += 1
+        return block, part
+
+    def pack_tokens(self, rows: Real) -> list[Real]:
+        """Rows of whole blocks, one slot vector per block."""
+        blocks = np.asarray(rows, dtype=np.float64).reshape(-1, self.t, self.shape.width)
+        out = np.zeros((len(blocks), self.D, self.t))
+        out[:, : self.shape.width] = blocks.swapaxes(1, 2)
+        return [np.tile(block.reshape(-1), self.slots // self.n) for block in out]

@@ -43,14 +43,15 @@ def record(
 
     ``reach`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
     """
-    if program not in tuple(ProgramName):
-        raise ConfigError(f"unknown program {program!r}; have {', '.join(ProgramName)}")
+    known = [name for name in ProgramName if name is not ProgramName.PREFILL]
+    if program not in known:
+        raise ConfigError(f"unknown program {program!r}; have {', '.join(known)}")
     if mlp not in MLPS:
         raise ConfigError(f"unknown MLP variant {mlp!r}; have {', '.join(MLPS)}")
     if mlp == "B" and not PeriodicMlp(packing=packing, halve=halve).fits:
         hidden = packing.shape.hidden
         raise PlanError(f"MLP variant B: hidden {hidden} on {packing.n} slots, width {packing.D}; use variant A")
-    _check_layouts(circuit.stages)
+    check_layouts(circuit.stages)
     return finish(_run(Builder(circuit, packing, reach, halve, contract, mlp, tight), ProgramName(program)))
 
 
@@ -59,7 +60,7 @@ _INTO, _BACK = (Attention, Activation, Gate), (Residual,)
 _PATHS = {Norm: _INTO, Attention: _BACK, Activation: _BACK, Gate: _BACK}
 
 
-def _check_layouts(stages: Sequence[Stage]) -> None:
+def check_layouts(stages: Sequence[Stage]) -> None:
     """Raise PlanError, naming the stage, where a value would meet a stage that knows no layout for it."""
     made, stream = writers(stages), (Embed, Residual)
     for stage in stages:
@@ -97,7 +98,7 @@ def _run(b: Builder, program: ProgramName) -> Recorder:
         values[first] = r.assume(x + Public.of(Position()), b.bound(first)) if positions else x
     for stage in b.circuit.stages[1:]:
         if isinstance(stage, Norm):
-            values[stage.writes] = _norm(b, stage, values[stage.reads])
+            values[stage.writes] = norm(b, stage, values[stage.reads])
         elif isinstance(stage, Attention):
             values[stage.writes] = attention(b, stage, values)
         elif isinstance(stage, Activation):
@@ -127,13 +128,14 @@ def _run(b: Builder, program: ProgramName) -> Recorder:
     return r
 
 
-def _norm(b: Builder, stage: Norm, x: Traced) -> Traced:
+def norm(b: Builder, stage: Norm, x: Traced, stride: int = 1) -> Traced:
+    """A norm over entries that lie ``stride`` slots apart."""
     r, c, scale = b.r, b.circuit.calibration.norms[stage.name], b.scales.norms[stage.name]
     fit = c.fit.scaled(scale.square)
 
     def sum_of_squares(v: Traced) -> Traced:
         with r.group():
-            z = r.sum_over(v * v, 1, b.p.D, period=1) * scale.square_times + c.width * c.eps * scale.square
+            z = r.sum_over(v * v, stride, b.p.D, period=stride) * scale.square_times + c.width * c.eps * scale.square
         r.weigh(v, (fit.lo / scale.square_times / b.p.D) ** 0.5)
         return r.domain(z, fit.lo, fit.hi)
 

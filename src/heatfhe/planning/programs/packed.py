@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many tokens at once: a whole prompt, t tokens to a ciphertext, into the cache that single tokens go on from.
+
+Layout (TokenPacking): slot i * t + c of ciphertext b holds entry i of token b * t + c. A diagonal of a matrix serves
+all tokens; two blocks ride as real and imaginary part of one product with real plaintexts, and a sum over the width has
+period t. Hidden vectors take hidden / width ciphertexts per block.
+
+Scores. Slot (e, h, c) of queries b and keys G holds the score of query b * t + c with key (c - e) mod t of block
+G * span + e div t: dh keys to a ciphertext, no slot empty. With u = k + i v of one block and u_j those of the keys that
+row e - j asks for, spread over the rows e by masks,
+    scores = Re sum over j of rot_{j stride}(q) rot_{j stride}(u_j),  values = Im sum over j of rot_{-j stride}(y) u_j,
+so keys and values share masks and rotations and are never taken apart. The masks cost one level, which queries spend on
+the causal mask: scores that do not count are zero, and never meet a polynomial outside its domain.
+
+Rows of all lengths lie in one ciphertext: constants that follow the row length are vectors (Rows). The last division
+leaves probabilities, so the values need no mask. Sums of rows have period stride.
+
+Cache. u goes from (e, h, c) to decode's (e, c, h) by Hp * t sparse masks; another mask puts each block into its
+residue class, up to the last token of the prompt: what fills the last block goes nowhere, and single tokens go on from
+there. A prompt starts at position 0; the program runs at the position of its last token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from heatfhe.approx import ReciprocalFit, reciprocal
+from heatfhe.approx import activation as approximate_activation
+from heatfhe.approx import softmax as approximate_softmax
+from heatfhe.circuit import Circuit
+from heatfhe.errors import PlanError
+from heatfhe.planning.pack import LinearMap, Packing, linear_map
+from heatfhe.planning.plaintexts import Bias, Order, Public, Rows, Shift, Store
+from heatfhe.planning.programs.attention import COMMON, THIRDS
+from heatfhe.planning.programs.builder import ROWS, Builder
+from heatfhe.planning.programs.decoder import check_layouts, norm
+from heatfhe.planning.recorder import FREE_TIMES, Traced
+from heatfhe.planning.recording import Recording, finish
+from heatfhe.planning.weights import Dense, Projection, Tokens
+from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Residual, of
+
+
+def record_packed(
+    circuit: Circuit, packing: Packing, tokens: int, *, reach: float = 1.0, contract: bool = True, tight: bool = False
+) -> Recording:
+    """Record the prefill of at most ``tokens`` tokens, in whole blocks; the other options are those of ``record``."""
+    check_layouts(circuit.stages)
+    if not 1 <= tokens <= packing.context:
+        raise PlanError(f"a prefill of {tokens} tokens does not fit the cache of {packing.context} positions")
+    if circuit.front.length or any(stage.rotary is not None for stage in of(circuit.stages, Attention)):
+        raise PlanError("a prefill knows neither rotary positions nor a public prefix yet; plan without it")
+    b = Builder(circuit, packing, reach, True, contract, "A", tight)
+    run = _Packed(b, -(-tokens // packing.t))
+    run.record()
+    return replace(finish(b.r), packed=True)
+
+
+class _Packed:
+    """The program being recorded; values hold ``blocks`` ciphertexts, or a multiple, the block first."""
+
+    def __init__(self, b: Builder, blocks: int) -> None:
+        self.b, self.r, self.p, self.blocks = b, b.r, b.p.tokens, blocks
+        self.r.rows = blocks * self.p.t
+        self.groups = range(-(-blocks // self.p.span))
+        self.scores = [(q, g) for q in range(blocks) for g in range(q // self.p.span + 1)]
+
+    def record(self) -> None:
+        b, r, p = self.b, self.r, self.p
+        (embed,) = of(b.circuit.stages, Embed)
+        positions = embed.position is not None
+        size = b.bound(embed.writes)
+        values: dict[str, Traced] = {}
+        with r.scope("x", "embedding"):
+            x = r.input("x", period=p.n, bound=size * (2 if positions else 1), parts=self.blocks)
+            values[embed.writes] = r.assume(x + Public.of(Rows.POSITIONS), size) if positions else x
+        for stage in b.circuit.stages[1:]:
+            if isinstance(stage, Norm):
+                values[stage.writes] = norm(b, stage, values[stage.reads], p.t)
+            elif isinstance(stage, Attention):
+                values[stage.writes] = self.attention(stage, values)
+            elif isinstance(stage, Activation):
+                values[stage.writes] = self.activation(stage, values)
+            elif isinstance(stage, Gate):
+                values[stage.writes] = self.gate(stage, values)
+            elif isinstance(stage, Residual):
+                values[stage.writes] = self.residual(stage, values)
+            elif isinstance(stage, Head):
+                break
+
+    # -- products ---------------------------------------------------------------------------------------------------
+
+    def map(self, weight: Tokens) -> LinearMap:
+        """A matrix between two layouts of the stream's size: rotations by whole entries."""
+        one = linear_map(weight, self.p.D, halve=False, pair=weight.partner is not None)
+        babies, giants = (tuple(k * self.p.t for k in steps) for steps in (one.babies, one.giants))
+        return replace(one, babies=babies, giants=giants)
+
+    def linear(self, x: Traced, weights: Sequence[Sequence[Projection | Dense]]) -> Traced:
+        """For every output the sum over inputs of a matrix, two blocks at a time; the bias is that of the first."""
+        r, inputs = self.r, len(weights[0])
+        maps = [[self.map(Tokens(w)) for w in row] for row in weights]
+        made: dict[tuple[int, int], Traced] = {}
+        with r.group():
+            for block in range(0, self.blocks, 2):
+                two = block + 1 < self.blocks
+                given = [r.select(x, block * inputs + k) for k in range(inputs)]
+                if two:
+                    given = [v + r.select(x, (block + 1) * inputs + k).times_i() for k, v in enumerate(given)]
+                for k, row in enumerate(maps):
+                    z = r.linear(given[0], row[0], period=self.p.n)
+                    for v, m in zip(given[1:], row[1:]):
+                        z = z + r.linear(v, m, period=self.p.n)
+                    if two:
+                        z.facts.complex = True
+                        turned = z.conjugate()
+                        made[block + 1, k] = (turned - z).times_i()
+                        made[block, k] = z + turned
+                    else:
+                        made[block, k] = z * 2
+            out = r.join(*(made[place] for place in sorted(made)))
+            whole = weights[0][0]
+            bias = Tokens(Dense(whole.stage) if isinstance(whole, Dense) else whole)
+            out = self.b.shifted(out, bias)
+        out.facts.complex = False
+        return out
+
+    # -- attention --------------------------------------------------------------------------------------------------
+
+    def attention(self, stage: Attention, given: dict[str, Traced]) -> Traced:
+        """Queries, keys and values, the cache, scores, rows, and the values they weigh."""
+        b, r, p, name = self.b, self.r, self.p, stage.name
+        made = [b.linear(value) for value in stage.inputs]
+        x, owners = given[made[0].reads], made * (3 // len(made))
+        fit = b.circuit.calibration.softmaxes[name].fit
+        with r.scope(made[0].name if len(made) == 1 else name, "linear"):
+            q, k, v = (Projection(linear.name, third) for third, linear in zip(THIRDS, owners))
+            queries = self.linear(x, [[q]])
+            r.assume(queries, b.bound(f"{name}/q") * 2 / (stage.divisor(b.circuit.shape.head_width) * fit.width))
+            both = Tokens(k, v)
+            with r.group():
+                u = r.linear(x, *[self.map(both)] * self.blocks, period=p.n) * 2
+                u = u + Public.of(Bias(both)) if b.source.adds(Tokens(k)) or b.source.adds(Tokens(v)) else u
+            u.facts.complex = True
+            r.assume(u, b.bound(f"{name}/k") + b.bound(f"{name}/v"))
+        with r.scope(name, "cache"):
+            self.store(name, u)
+        with r.scope(name, "attention"):
+            spread = [self.spread(u, group) for group in self.groups]
+            with r.group():
+                scores = self.products(queries, spread)
+                t = scores + Public.of(Rows.CAUSAL) * (-2 * fit.midpoint / fit.width)
+            r.domain(t, -1.0, 1.0)
+        scale = b.scales.values[stage.writes]
+        y = self.softmax(name, t, scale / 2)
+        with r.scope(name, "attention"), r.group():
+            parts = []
+            for block in range(self.blocks):
+                pairs = []
+                for part, (query, group) in enumerate(self.scores):
+                    if query == block:
+                        turned = r.rotate_many(r.select(y, part), [-p.stride * j for j in range(p.dh)])
+                        pairs += [(turned[j], r.select(spread[group], j)) for j in range(p.dh)]
+                z = r.product_sum(pairs)
+                parts.append((z.conjugate() - z).times_i())
+            out = r.join(*parts)
+        out.facts.complex, out.facts.period = False, p.n
+        return r.assume(out, b.bound(stage.writes) * scale)
+
+    def spread(self, u: Traced, group: int) -> Traced:
+        """u_j for all j: row e holds, for every query, the key and value that row e - j of the scores asks for."""
+        r, p = self.r, self.p
+        blocks = range(group * p.span, min(self.blocks, (group + 1) * p.span))
+        shifts = range(1 - p.t, p.t)
+        with r.group():
+            turned = {w: dict(zip(shifts, r.rotate_many(r.select(u, w), shifts))) for w in blocks}
+            parts = []
+            for j in range(p.dh):
+                pairs = []
+                for w in blocks:
+                    for shift in shifts:
+                        row = (j + w % p.span * p.t + -shift % p.t) % p.dh
+                        pairs.append((turned[w][shift], Public.of(Shift(row, shift))))
+                parts.append(r.plain_sum(pairs))
+            out = r.join(*parts)
+        out.facts.complex = True
+        bound = float(u.facts.bounds().max())
+        return r.assume(out, bound)
+
+    def products(self, queries: Traced, spread: Sequence[Traced]) -> Traced:
+        """The scores, zero where they do not count."""
+        r, p = self.r, self.p
+        by = [p.stride * j for j in range(p.dh)]
+        turned = [r.rotate_many(r.select(queries, block), by) for block in range(self.blocks)]
+        keys = [[r.select(u, j).rotate(by[j]) if j else r.select(u, 0) for j in range(p.dh)] for u in spread]
+        masked = [r.join(*(turned[q][j] for q, _ in self.scores)) * (Public.of(Rows.CAUSAL) * 0.5) for j in range(p.dh)]
+        parts = []
+        for part, (_, group) in enumerate(self.scores):
+            z = r.product_sum([(r.select(masked[j], part), keys[group][j]) for j in range(p.dh)])
+            parts.append(z + z.conjugate())
+        out = r.join(*parts)
+        out.facts.complex, out.facts.period = False, p.n
+        return out
+
+    def store(self, name: str, u: Traced) -> None:
+        """Keys and values where decode looks for them, in the cache's order."""
+        b, r, p = self.b, self.r, self.p
+        heads, limits = range(b.circuit.shape.heads), {k: b.bound(f"{name}/{k}") for k in "kv"}
+        with r.group():
+            both = []
+            for block in range(self.blocks):
+                turned = r.rotate_many(r.select(u, block), [h * (p.t - 1) for h in heads])
+                total: Traced | None = None
+                for c in range(p.t):
+                    term = r.plain_sum([(turned[h], Public.of(Order(c, h))) for h in heads])
+                    term = term.rotate(-c * (p.Hp - 1)) if c else term
+                    total = term if total is None else total + term
+                assert total is not None
+                mirrored = total.conjugate()
+                both += [total + mirrored, (mirrored - total).times_i()]
+            fresh = r.join(*both)
+        fresh.facts.complex = False
+        r.assume(fresh, 2 * max(limits.values()))
+        for kind in "kv":
+            with r.group():
+                blocks = [r.select(fresh, 2 * block + (kind == "v")) for block in range(self.blocks)]
+                moved = [r.rotate_many(k, [p.stride * j for j in range(p.m)]) for k in blocks] if kind == "k" else []
+                parts = []
+                for j in range(p.m):
+                    pairs = [
+                        (moved[w][j] if moved else blocks[w], Public.of(Store(w, w if moved else (w - j) % p.m)) * 0.5)
+                        for w in range(self.blocks)
+                    ]
+                    parts.append(r.plain_sum(pairs))
+                cache = r.join(*parts)
+            r.assume(cache, limits[kind]).facts.refreshable = False
+            cache.facts.complex = False
+            r.output(f"{name}/{kind}", cache)
+
+    def softmax(self, name: str, t: Traced, carried: float) -> Traced:
+        """Probabilities, times ``carried``: as of one token, with a row length of its own in every slot."""
+        b, r, p = self.b, self.r, self.p
+        c, aim = b.circuit.calibration.softmaxes[name], b.scales.aim
+        widest = c.fit.init if c.fit.refine is None else c.fit.refine
+        root = (ROWS * (widest.hi / aim)).power(-0.5)
+        every, sums = Public.of(Rows.EVERY), 0
+
+        def row_sum(v: Traced) -> Traced:
+            nonlocal sums
+            fit = c.fit.init if sums == 0 or c.fit.refine is None else c.fit.refine
+            if b.tight and sums:
+                r.clip(r.root(v), aim**0.5)
+            sums += 1
+            r.weigh(v, aim * fit.lo / fit.hi / r.rows**0.5)
+            r.clip(v, aim)
+            with r.group():
+                parts = []
+                for block in range(self.blocks):
+                    mine = [r.select(v, part) for part, (query, _) in enumerate(self.scores) if query == block]
+                    total = mine[0]
+                    for other in mine[1:]:
+                        total = total + other
+                    parts.append(r.sum_over(total, p.stride, p.dh))
+                s = r.join(*parts)
+                if p.Hp > b.circuit.shape.heads:
+                    s = s + Public.of(Rows.IDLE) * (aim * math.sqrt(fit.lo / fit.hi))
+            s.facts.period = p.stride
+            return r.domain(s, aim * fit.lo / fit.hi, aim)
+
+        def solver(fit: ReciprocalFit, count: int, last: bool) -> Callable[[Traced], Traced]:
+            scale = fit.hi / aim
+            gain = Public(carried * scale) if last else root * ROWS * scale
+            longest = 1.0 if last else r.rows**0.5
+            largest = gain.coefficient * longest * (fit.largest(count) if b.tight else 1 / fit.lo)
+            back = Public(max(1, math.ceil(largest / aim)))
+            if not last and b.tight and back.coefficient > FREE_TIMES:
+                back = back * (ROWS / r.rows).power(0.5)
+            gain = gain / back
+            times = back * every if back.rows else int(back.coefficient)
+            part = 1.0 if last or fit is not c.fit.init else COMMON
+
+            def solve(s: Traced) -> Traced:
+                given = gain.coefficient if last else gain * every
+                y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=given)), part=part) * times
+                return y if len(self.scores) == self.blocks else r.join(*(r.select(y, q) for q, _ in self.scores))
+
+            return solve
+
+        with r.scope(name, "softmax"):
+            squared = 1.0 / (1 << c.fit.exponential.squarings)
+            mask = Public.of(Rows.CAUSAL) * (ROWS * (c.fit.init.hi / aim)).power(-squared)
+            passes = iter(
+                [solver(c.fit.refine, c.refine_count, k + 1 == c.fit.passes) for k in range(c.fit.passes)]
+                if c.fit.refine is not None
+                else []
+            )
+            y = approximate_softmax(
+                t, c.fit, row_sum=row_sum, mask=mask,
+                init=solver(c.fit.init, c.init_count, c.fit.refine is None),
+                refine=None if c.fit.refine is None else lambda s: next(passes)(s),
+            )  # fmt: skip
+            return r.clip(y, carried)
+
+    # -- the MLP and the stream -------------------------------------------------------------------------------------
+
+    def hidden(self, value: str, given: dict[str, Traced]) -> Traced:
+        """A linear stage into the hidden layout, the block first."""
+        linear, parts = self.b.linear(value), self.p.hidden_parts
+        with self.r.scope(linear.name, "linear"):
+            return self.linear(given[linear.reads], [[_part(linear.name, k, parts)] for k in range(parts)])
+
+    def activation(self, stage: Activation, given: dict[str, Traced]) -> Traced:
+        r, fit = self.r, self.b.circuit.calibration.activations[stage.name].fit
+        u = r.domain(self.hidden(stage.reads, given), -1.0, 1.0)
+        with r.scope(stage.name, "gelu"):
+            return r.assume(approximate_activation(u, replace(fit, bound=1.0)), self.b.bound(stage.writes) / fit.bound)
+
+    def gate(self, stage: Gate, given: dict[str, Traced]) -> Traced:
+        b, r, carried = self.b, self.r, self.b.scales.values
+        by = r.assume(self.hidden(stage.by, given), b.bound(stage.by) * carried[stage.by])
+        with r.scope(b.made[stage.reads].label, "gelu"):
+            return r.assume(given[stage.reads] * by, b.bound(stage.writes) * carried[stage.writes])
+
+    def residual(self, stage: Residual, values: dict[str, Traced]) -> Traced:
+        b, r = self.b, self.r
+        linear = b.linear(stage.branch)
+        parts = 1 if isinstance(b.made[linear.reads], Attention) else self.p.hidden_parts
+        with r.scope(linear.name, "linear"):
+            y = self.linear(values[linear.reads], [[_part(linear.name, k, parts) for k in range(parts)]])
+            stream = values[stage.reads]
+            if stage.reads == b.circuit.stages[0].writes:
+                stream = stream * b.scales.residual
+            return r.assume(stream + y, b.bound(stage.writes) * b.scales.residual)
+
+
+def _part(name: str, part: int, parts: int) -> Dense:
+    return Dense(name, part if parts > 1 else None)

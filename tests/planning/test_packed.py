@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packed program: a whole prompt at once leaves the cache that single tokens leave, and decode goes on from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from heatfhe.assets import default_circuit
+from heatfhe.circuit import Circuit
+from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
+from heatfhe.errors import ConfigError, PlanError
+from heatfhe.planning import Plan, plan, preset
+from tests.planning.clear_run import clear_params
+from tests.tiny import tiny_circuit
+
+
+def talks(made: Plan, circuit: Circuit, prompt: NDArray[np.int64]) -> tuple[Conversation, Conversation]:
+    """The same prompt token by token, and at once."""
+    engine = ClearEngine(made.params, request=key_request(made))
+    runner = Runner(made, engine, made.source(circuit))
+    single, packed = Conversation(runner), Conversation(runner)
+    for token in prompt:
+        single.prompt([engine.value(made.packing.pack_residual(circuit.folded.token[token]))])
+    packed.prefill([engine.value(v) for v in block_rows(made, circuit, prompt)], len(prompt))
+    return single, packed
+
+
+def block_rows(made: Plan, circuit: Circuit, prompt: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+    """The prompt's embeddings in whole blocks, filled up with a token that is as good as any."""
+    filled = np.zeros(len(made.program("prefill").inputs["x"].values) * made.packing.t, dtype=np.int64)
+    filled[: len(prompt)] = prompt
+    return made.packing.tokens.pack_tokens(circuit.folded.token[filled])
+
+
+def distance(a: Conversation, b: Conversation) -> float:
+    """Largest difference of two caches, in every slot of every ciphertext."""
+    assert a.cache.keys() == b.cache.keys()
+    assert a.position == b.position
+    return max(float(np.abs(x.slots - y.slots).max()) for name in a.cache for x, y in zip(a.cache[name], b.cache[name]))
+
+
+# (circuit, slots, tokens planned, tokens given): one token to a ciphertext and many, blocks that fill one ciphertext of
+# scores and several, an odd number of blocks, padded heads and widths, rings larger than the model can use.
+CASES: list[tuple[dict[str, Any], int, int, int]] = [
+    ({}, 64, 8, 8),
+    ({}, 64, 16, 13),
+    ({}, 64, 12, 9),
+    ({}, 64, 3, 1),
+    ({}, 32, 16, 15),
+    ({}, 1024, 16, 10),
+    ({"context": 8, "seed": 1}, 16, 8, 8),
+    ({"width": 12, "heads": 3, "vocabulary": 50, "seed": 2}, 64, 16, 11),
+    ({"width": 15, "heads": 5, "vocabulary": 37, "context": 8, "seed": 3}, 64, 8, 7),
+    ({"width": 16, "heads": 1, "vocabulary": 200, "seed": 4}, 64, 16, 16),
+    ({"width": 16, "hidden": 24, "seed": 5}, 64, 16, 14),
+]
+
+
+@pytest.mark.parametrize(("shape", "slots", "planned", "given"), CASES)
+def test_a_prompt_at_once_leaves_the_cache_of_single_tokens(
+    shape: dict[str, Any], slots: int, planned: int, given: int
+) -> None:
+    circuit = tiny_circuit(**shape)
+    made = plan(circuit, clear_params(slots), programs=("generate", "prompt"), prefill=planned)
+    prompt = np.random.default_rng(7).integers(0, circuit.shape.vocabulary, size=given)
+    single, packed = talks(made, circuit, prompt)
+    assert min(float(np.abs(v.slots).max()) for row in single.cache.values() for v in row[:1]) > 0.1
+    assert distance(single, packed) < 1e-8
+    engine = packed.runner.engine
+    for token in range(min(3, made.context - given)):  # what filled the last block is gone: tokens go on from there
+        x = engine.value(made.packing.pack_residual(circuit.folded.token[token]))
+        one, other = single.generate([x]), packed.generate([x])
+        assert max(float(np.abs(a.slots - b.slots).max()) for a, b in zip(one, other)) < 1e-8
+    assert distance(single, packed) < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("reach", "pair_levels", "options"),
+    [(1.0, 1, {}), (246.0, 0, {"precision": 0.0}), (16.0, 0, {"contract": False, "placement": "greedy", "mlp": "A"})],
+)
+def test_reaches_sizes_and_placements_change_nothing(reach: float, pair_levels: int, options: dict[str, Any]) -> None:
+    circuit = tiny_circuit()
+    params = clear_params(64, levels=9, reach=reach, pair_levels=pair_levels)
+    made = plan(circuit, params, programs=("prompt",), prefill=16, **options)
+    assert distance(*talks(made, circuit, np.arange(14) * 5 % 64)) < 1e-8
+
+
+def test_the_operations_depend_on_the_length_alone() -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(64), programs=("prompt",), prefill=8)
+    engine = ClearEngine(made.params, request=key_request(made))
+
+    def trace(prompt: list[int]) -> list[tuple[Any, ...]]:
+        seen: list[tuple[Any, ...]] = []
+        talk = Conversation(Runner(made, engine, made.source(circuit), trace=seen.append))
+        rows = block_rows(made, circuit, np.array(prompt))
+        talk.prefill([engine.value(v) for v in rows], len(prompt))
+        return seen
+
+    assert trace([1, 2, 3, 4, 5, 6]) == trace([9, 8, 7, 60, 50, 40])
+
+
+def test_a_plan_with_a_prefill_is_read_as_it_was_written(tmp_path: Any) -> None:
+    circuit = tiny_circuit()
+    made = plan(circuit, clear_params(64), programs=("prompt",), prefill=8)
+    made.save(tmp_path / "a.plan")
+    again = Plan.load(tmp_path / "a.plan")
+    assert again.digest == made.digest
+    assert again.products == made.products
+    assert again.program("prefill") == made.program("prefill")
+
+
+def test_what_a_prefill_refuses() -> None:
+    circuit = tiny_circuit()
+    with pytest.raises(PlanError, match="a prefill of 17 tokens does not fit the cache of 16 positions"):
+        plan(circuit, clear_params(64), programs=("prompt",), prefill=17)
+    with pytest.raises(ConfigError, match="for a number of tokens: give prefill="):
+        plan(circuit, clear_params(64), programs=("prefill",))
+    with pytest.raises(PlanError, match="multiplies by i"):
+        plan(circuit, clear_params(64), programs=("prompt",), prefill=8, halve=False)
+    made = plan(circuit, clear_params(64), programs=("prompt",), prefill=8)
+    _, packed = talks(made, circuit, np.arange(8))
+    with pytest.raises(ConfigError, match="a prompt at once starts a conversation; this one holds 8 positions"):
+        packed.prefill([], 8)
+    with pytest.raises(ConfigError, match="9 tokens do not fit the plan's prefill of 8"):
+        Conversation(packed.runner).prefill([], 9)
+
+
+def test_32_tokens_of_the_default_model_take_a_fraction_of_the_bootstraps() -> None:
+    circuit = Circuit.load(default_circuit("heat"))
+    made = plan(circuit, preset("insecure-native-12-r40"), prefill=32)
+    prompt = np.random.default_rng(3).integers(0, circuit.shape.vocabulary, size=32)
+    single, packed = talks(made, circuit, prompt)
+    assert distance(single, packed) < 1e-8
+    assert len(made.program("prompt").bootstraps()) == 22
+    assert len(made.program("prefill").bootstraps()) <= 27  # the bar: 88
