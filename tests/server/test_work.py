@@ -173,6 +173,8 @@ def test_the_units_follow_from_public_numbers() -> None:
     assert [u.program for u in units(generate, 3, 2, False)] == ["prompt", "generate", "generate", "generate"]
     assert [u.program for u in units(logits, 1, 2, True)] == ["prompt", "prompt", "logits"]
     assert [(u.program, u.source) for u in units(generate, 2, 0, True)] == [("generate", None), ("generate", None)]
+    at_once = [(u.program, u.source) for u in units(generate, 2, 4, False, packed=2)]
+    assert at_once == [("prefill", 0), ("prompt", 2), ("generate", 3), ("generate", None)]
     with pytest.raises(WireError):
         units(generate, 2, 0, False)
 

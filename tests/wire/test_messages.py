@@ -146,11 +146,25 @@ def test_a_job_round_trips_through_its_header() -> None:
     assert head().noise_blocks(1) == ()
 
 
+def test_a_prompt_at_once_round_trips_and_counts_its_tokens() -> None:
+    made = JobRequest(head=head(inputs=4, prefill=(30, 2)), inputs=(b"a", b"b", b"c", b"d"))
+    found = JobHead.from_header(header_of(made.pack()))
+    assert found == made.head
+    assert (found.packed, found.tokens, head().packed, head().tokens) == (2, 32, 0, 2)
+    good = header_of(made.pack())
+    for prefill in ([], [30], [30, 0], [30, 4], [30, 2, 1], 30):
+        with pytest.raises(WireError, match="job"):
+            JobHead.from_header(replace(good, body={**good.body, "prefill": prefill}))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"program": ProgramName.PROMPT},
         {"program": ProgramName.EMBED},
+        {"program": ProgramName.PREFILL},
+        {"prefill": (1, 1), "start": 4},
+        {"prefill": (1, 2)},
         {"steps": 0},
         {"steps": 5000},
         {"program": ProgramName.LOGITS, "steps": 2},

@@ -35,6 +35,7 @@ def add_connection(parser: argparse.ArgumentParser, *, local: bool = False) -> N
         parser.add_argument("--circuit", default="default", help="with --local: a Circuit directory, or default")
         parser.add_argument("--params", default="insecure-native-12-r40", help="with --local: the parameter set")
         parser.add_argument("--context", type=int, metavar="T", help="with --local: positions of the cache")
+        parser.add_argument("--prefill", type=int, metavar="TOKENS", help="with --local: prompt tokens taken at once")
         parser.add_argument("--device", default="cpu", help="with --local: cpu (default) or cuda")
 
 
@@ -53,7 +54,8 @@ def connect(args: argparse.Namespace, console: Console) -> Iterator[Client]:
             command = [args.circuit, "--params", args.params, "--folder", str(folder / "local-server")]
             command += ["--device", args.device]
             command += ["--insecure"] * insecure + ["--simulate"] * args.simulate
-            command += ["--context", str(args.context)] if args.context else []
+            for name, value in (("--context", args.context), ("--prefill", args.prefill)):
+                command += [name, str(value)] if value else []
             server = stack.enter_context(local_server(command))
             url, token = server.url, server.token
         else:

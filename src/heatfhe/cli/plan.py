@@ -50,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--costs", metavar="TABLE", help=f"cost table: {', '.join(cost_tables())}, or a .json file")
     parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
     parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(ProgramName)}")
+    parser.add_argument(
+        "--prefill", type=int, metavar="TOKENS", help="a program for so many prompt tokens at once, too"
+    )
     parser.add_argument("--cut-polynomials", action="store_true", help="allow bootstraps inside polynomials")
     parser.add_argument("--mlp", choices=("auto", "A", "B"), default="auto", help="variant of the MLP (default auto)")
     add_precision_argument(parser)
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     table = cost_table(args.costs or default_cost(params, args.device))
     names = tuple(n.strip() for n in args.programs.split(",") if n.strip())
     options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names, "mlp": args.mlp}
-    options |= {"contract": not args.cut_polynomials, "precision": args.precision}
+    options |= {"contract": not args.cut_polynomials, "precision": args.precision, "prefill": args.prefill}
     if args.compare:
         return _compare(args, console, circuit, options)
     made = plan(circuit, params, placement=args.placement, **options)

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan made before with heat plan")
     parser.add_argument("--context", type=int, metavar="T", help="positions of the cache, when planning here")
     add_precision_argument(parser, "; when planning here")
+    parser.add_argument("--prefill", type=int, metavar="TOKENS", help="as in heat plan, when planning here")
     parser.add_argument("--name", help="the model's name for clients (default: the circuit's)")
     parser.add_argument("--folder", type=Path, required=True, help="where keys, sessions and jobs are kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -166,12 +167,14 @@ def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
     kind = ("" if args.precision is None else f"-p{args.precision:g}") + (
         "" if cost == default_cost(params) else f"-{cost}"
     )
+    kind += f"-prefill-{args.prefill}" if args.prefill else ""
     path: Path = args.folder / "plans" / f"{circuit.digest[:16]}-{args.params}-{context}{kind}.json"
     if not path.exists():
         console.print(f"planning {circuit.name} for {args.params} ...")
         path.parent.mkdir(parents=True, exist_ok=True)
         programs = (ProgramName.GENERATE, ProgramName.PROMPT, ProgramName.LOGITS, ProgramName.SAMPLE)
-        plan(circuit, params, context=context, programs=programs, cost=cost, precision=args.precision).save(path)
+        more = {"precision": args.precision, "prefill": args.prefill}
+        plan(circuit, params, context=context, programs=programs, cost=cost, **more).save(path)
     return path
 
 

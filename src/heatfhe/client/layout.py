@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a token's embedding, its noise and the answer lie in the slots: the client's half of a plan's packing.
 
-Both layouts are periodic. A row of width d sits at slots s with s mod D < d, repeated with period D. One number per
-word sits in ``parts`` ciphertexts: part p holds word p*P + (s mod P) at slot s. Padding is zero.
+A token's row of width d sits at slots s with s mod D < d, repeated with period D. One number per word sits in ``parts``
+ciphertexts: part p holds word p*P + (s mod P) at slot s. Padding is zero. Where a server takes the tokens of a prompt
+at once, t to a ciphertext, block b of them holds entry i of token b*t + c at slot i*t + c, repeated with period D*t.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Layout:
     word_period: int
     parts: int
     noise_level: int
+    tokens: int = 0
+    blocks: int = 0
+    block_level: int = 0
+    least: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> Layout:
@@ -41,7 +46,13 @@ class Layout:
             Fields(top.object("input"), of="layout input"),
             Fields(top.object("vocabulary"), of="layout vocabulary"),
         )
+        many = {"tokens": slots, "blocks": config.context, "level": levels, "least": 1 << 22}
+        packed = Fields(top.object("prefill"), of="layout prefill") if "prefill" in config.layout else None
+        at_once = [packed.integer(name, lo=name != "level", hi=hi) for name, hi in many.items()] if packed else []
+        if packed:
+            packed.done()
         top.done()
+        names = ("tokens", "blocks", "block_level", "least")
         layout = cls(
             slots=slots,
             width=row.integer("size", lo=1, hi=slots),
@@ -51,11 +62,14 @@ class Layout:
             word_period=words.integer("period", lo=1, hi=slots),
             parts=words.integer("parts", lo=1, hi=64),
             noise_level=words.integer("level", lo=0, hi=levels),
+            **dict(zip(names, at_once)),
         )
         row.done()
         words.done()
         if layout.width > layout.width_period or slots % layout.width_period or slots % layout.word_period:
             raise WireError("layout: periods must divide the slots and hold their row; do not use this server")
+        if layout.tokens and slots % (layout.width_period * layout.tokens):
+            raise WireError("layout: the tokens of a prefill must fill the slots; do not use this server")
         if layout.vocabulary != config.vocabulary or layout.vocabulary > layout.parts * layout.word_period:
             raise WireError("layout: the vocabulary does not fit its parts; do not use this server")
         return layout
@@ -65,6 +79,18 @@ class Layout:
         padded = np.zeros(self.width_period)
         padded[: self.width] = row
         return np.tile(padded, self.slots // self.width_period)
+
+    def at_once(self, tokens: int, context: int) -> int:
+        """How many of a prompt's tokens go at once: what fits, all but the last, if that is quicker than one by one."""
+        count = min(tokens - 1, self.tokens * self.blocks, context)
+        return count if self.blocks and count >= self.least else 0
+
+    def place_blocks(self, rows: Real) -> list[Real]:
+        """Rows of tokens as whole blocks; the prompt itself, again and again, fills what is left."""
+        filled = np.resize(rows, (self.blocks, self.tokens, self.width))
+        padded = np.zeros((self.blocks, self.width_period, self.tokens))
+        padded[:, : self.width] = filled.swapaxes(1, 2)
+        return [np.tile(block.reshape(-1), self.slots // block.size) for block in padded]
 
     def place_words(self, values: Real) -> list[Real]:
         """One number per word, as one slot vector per part."""

@@ -143,7 +143,10 @@ class Steps:
     ) -> Sent:
         talk, layout = asked.talk, self._layout
         rows = self._bundle.rows(ids)
-        inputs = [self._keyring.encrypt(layout.place_row(r), level=layout.input_level) for r in rows]
+        first = 0 if talk.position or talk.pending else layout.at_once(len(ids), self._config.context)
+        packed = layout.place_blocks(rows[:first]) if first else []
+        inputs = [self._keyring.encrypt(v, level=layout.block_level) for v in packed]
+        inputs += [self._keyring.encrypt(layout.place_row(r), level=layout.input_level) for r in rows[first:]]
         head = JobHead(
             config_id=self._config.config_id,
             plan=self._config.plan,
@@ -153,6 +156,7 @@ class Steps:
             start=talk.position,
             inputs=len(inputs),
             parts=layout.parts,
+            prefill=(first, len(packed)) if first else (),
         )
         sent = self._jobs.send(talk.session, head, inputs, noise, keep=asked.keep)
         talk.tokens += ids

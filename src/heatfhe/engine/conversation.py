@@ -101,6 +101,10 @@ class Conversation:
         made = self.step(program, x, [self._parse(program, "noise", part) for part in noise])
         return tuple(self.runner.engine.dump(v) for v in made)
 
+    def fill(self, blocks: Sequence[bytes], tokens: int) -> None:
+        """A prefill with inputs from the wire."""
+        self.prefill([self._parse(ProgramName.PREFILL, "x", data) for data in blocks], tokens)
+
     def _parse(self, program: ProgramName, port: str, data: bytes) -> Any:
         value, needed = self.runner.engine.parse(data), self.runner.plan.program(program).inputs[port].level
         level = self.runner.engine.level(value)

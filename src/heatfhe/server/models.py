@@ -25,6 +25,12 @@ class ServedModel:
         """Ciphertexts that hold one number per word."""
         return int(self.config.layout["vocabulary"]["parts"])
 
+    @property
+    def prefill(self) -> tuple[int, int]:
+        """The most tokens that a prompt may bring at once, and the ciphertexts they come in."""
+        packed = self.config.layout.get("prefill", {"tokens": 0, "blocks": 0})
+        return min(self.config.context, packed["tokens"] * packed["blocks"]), packed["blocks"]
+
 
 def admit(model: ServedModel, settings: Settings) -> None:
     """Refuse what this server was not told to serve: toy parameters, or an engine that encrypts nothing."""

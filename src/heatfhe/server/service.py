@@ -228,6 +228,10 @@ class Service:
             raise Refusal("too_large", f"{head.steps} steps exceed {self.settings.max_steps}", "ask for fewer steps")
         if head.noise and head.parts != model.parts:
             raise Refusal("bad_message", f"noise comes in {model.parts} parts at this plan", "see docs/formats.md")
+        most, blocks = model.prefill
+        if head.prefill and not (head.prefill[0] <= most and head.packed == blocks):
+            here = f"{most} tokens in {blocks} ciphertexts" if most else "no tokens"
+            raise Refusal("bad_message", f"this plan takes {here} at once", "see layout.prefill of the configuration")
         return model, record
 
     def submit(
@@ -250,7 +254,7 @@ class Service:
                     "start at facts.position",
                     facts={"position": record.position, "pending": record.pending},
                 )
-            last = record.position + record.pending + head.inputs + head.steps - 1
+            last = record.position + record.pending + head.tokens + head.steps - 1
             if last > model.config.context:
                 raise Refusal(
                     "too_large",
@@ -258,7 +262,7 @@ class Service:
                     "shorten the prompt, ask for fewer steps, or open a new session",
                 )
             price = model.config.price
-            work = units(head.program, head.steps, head.inputs, record.pending)
+            work = units(head.program, head.steps, head.inputs, record.pending, head.packed)
             self.queue.check_room(client, seconds_per_job=price.seconds_per_token * len(work))
             now = self.clock.now()
             self.sessions.touch(client, session, now=now)
@@ -269,7 +273,7 @@ class Service:
                 session=session,
                 mode=head.mode,
                 steps=head.steps,
-                inputs=head.inputs,
+                inputs=head.tokens,
                 units=len(work),
                 pending=record.pending,
                 state="queued",

@@ -225,7 +225,8 @@ class JobHead:
     them and returns a near one-hot row for each; to sample there is temperature times Gumbel noise for every step,
     added to the logits before the argmax. logits: the server returns the encrypted logits after the last input;
     ``steps`` is 1. ``start`` is the number of positions the client believes the session's cache holds, so that a replay
-    is refused. ``inputs`` counts tokens, ``parts`` the ciphertexts each step's noise is split into.
+    is refused. ``inputs`` counts ciphertexts, of one token each, ``parts`` those each step's noise is split into.
+    ``prefill``, if any, are the tokens that open the conversation at once, and how many of the inputs hold them.
     """
 
     config_id: str
@@ -236,6 +237,7 @@ class JobHead:
     start: int
     inputs: int
     parts: int = 1
+    prefill: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.program not in MODES:
@@ -247,6 +249,20 @@ class JobHead:
             raise WireError("job: a new session needs at least one input")
         if logits and not self.inputs:
             raise WireError("job: mode logits needs at least one input")
+        if self.prefill and (len(self.prefill) != 2 or min(self.prefill) < 1 or self.start):
+            raise WireError("job: prefill is tokens and ciphertexts of the first prompt of a session")
+        if self.inputs <= self.packed and self.prefill:
+            raise WireError("job: after a prefill comes at least one input of one token")
+
+    @property
+    def packed(self) -> int:
+        """How many inputs hold many tokens each."""
+        return self.prefill[1] if self.prefill else 0
+
+    @property
+    def tokens(self) -> int:
+        """Positions its inputs take."""
+        return self.inputs - self.packed + (self.prefill[0] if self.prefill else 0)
 
     @property
     def mode(self) -> str:
@@ -287,8 +303,11 @@ class JobHead:
             start=f.integer("start", lo=0, hi=1 << 22),
             inputs=inputs,
             parts=parts,
+            prefill=f.integers("prefill", lo=1, hi=1 << 22, longest=2) if "prefill" in header.body else (),
         )
         f.done()
+        if "prefill" in header.body and not job.prefill:
+            raise WireError("job: an empty prefill is left out")
         if noise != job.noise:
             raise WireError("job: noise needs mode free and one entry per step")
         return job
@@ -310,7 +329,8 @@ class JobRequest:
         """Wire form."""
         blocks = {f"input/{i:04d}": data for i, data in enumerate(self.inputs)}
         blocks |= {f"noise/{i:04d}": data for i, data in enumerate(self.noise)}
-        body = plain(self.head, ("config_id", "key_set", "mode", "steps", "start", "parts"))
+        names = ("config_id", "key_set", "mode", "steps", "start", "parts")
+        body = plain(self.head, names + (("prefill",) if self.head.prefill else ()))
         return Message(kind="job", plan=self.head.plan, body=body, blocks=blocks).pack()
 
 

@@ -26,19 +26,20 @@ class CancelledWork(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One run of a program, and which input it reads (None: the fed-back token)."""
+    """One run of a program, and which input it reads (None: the fed-back token; a prefill reads those from here)."""
 
     program: ProgramName
     source: int | None
     step: int | None = None
 
 
-def units(program: ProgramName, steps: int, inputs: int, pending: bool) -> list[Unit]:
+def units(program: ProgramName, steps: int, inputs: int, pending: bool, packed: int = 0) -> list[Unit]:
     """The units of a job, from public numbers alone: all but the last input fill the cache, then the steps."""
-    sources: list[int | None] = [None] * pending + list(range(inputs))
+    sources: list[int | None] = [None] * pending + list(range(packed, inputs))
     if not sources:
         raise WireError("job: an empty session needs at least one input")
-    out = [Unit(ProgramName.PROMPT, source) for source in sources[:-1]]
+    out = [Unit(ProgramName.PREFILL, 0)] if packed else []
+    out += [Unit(ProgramName.PROMPT, source) for source in sources[:-1]]
     out.append(Unit(program, sources[-1], 0))
     return out + [Unit(program, None, step) for step in range(1, steps)]
 
@@ -60,7 +61,7 @@ def perform(
     with journal.lock():
         journal.tidy()
         snapshot = journal.read()
-        plan = units(request.program, request.steps, request.inputs, task.pending)
+        plan = units(request.program, request.steps, request.inputs, task.pending, request.packed)
         done = snapshot.units if snapshot.job == task.job else 0
         if snapshot.job != task.job and snapshot.position != request.start:
             # The session has gone on: this job ended before, and the disk did not take the record of it.
@@ -76,9 +77,7 @@ def perform(
         for index in range(done, len(plan)):
             unit = plan[index]
             watch.begin(index, request.steps)
-            token = None if unit.source is None else message.block(f"input/{unit.source:04d}")
-            noise = () if unit.step is None else request.noise_blocks(unit.step)
-            outputs = talk.answer(unit.program, token, [message.block(name) for name in noise])
+            outputs = _answer(talk, unit, request, message)
             values = talk.values()
             _need_room(task, sum(map(len, outputs)) + sum(map(len, values.values())))
             if unit.step is not None:
@@ -99,6 +98,16 @@ def perform(
 
 def _exceeded(runner: Runner) -> int:
     return int(getattr(runner.engine, "exceeded", 0))  # only the clear engine can see it
+
+
+def _answer(talk: Conversation, unit: Unit, request: JobHead, message: MessageFile) -> tuple[bytes, ...]:
+    """Run one unit with what it reads of the message."""
+    if unit.program is ProgramName.PREFILL:
+        talk.fill([message.block(f"input/{k:04d}") for k in range(request.packed)], request.prefill[0])
+        return ()
+    token = None if unit.source is None else message.block(f"input/{unit.source:04d}")
+    noise = () if unit.step is None else request.noise_blocks(unit.step)
+    return talk.answer(unit.program, token, [message.block(name) for name in noise])
 
 
 def _need_room(task: Assignment, size: int) -> None:

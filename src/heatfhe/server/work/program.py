@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 from heatfhe.approx import gumbel_bound
@@ -57,6 +58,7 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
                 "parts": packing.vocabulary_parts,
                 "level": sample.inputs["noise"].level if sample is not None else 0,
             },
+            **_prefill(plan),
         },
         vocabulary=plan.shape.vocabulary,
         context=plan.context,
@@ -77,6 +79,17 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         },
     )
     return ServedModel(config=config, bundle=bundle, source=source)
+
+
+def _prefill(plan: Plan) -> dict[str, dict[str, int]]:
+    """How a prompt comes at once: tokens to a ciphertext, ciphertexts, their level, and from how many it is quicker."""
+    if not plan.prefill:
+        return {}
+    program, single = plan.program(ProgramName.PREFILL), plan.program(ProgramName.PROMPT)
+    least = math.ceil(program.predicted_seconds / single.predicted_seconds) if single.predicted_seconds else 1
+    port = program.inputs["x"]
+    sizes = {"tokens": plan.packing.t, "blocks": len(port.values), "level": port.level}
+    return {"prefill": {**sizes, "least": max(1, least)}}
 
 
 def highest_temperature(circuit: Circuit, noise_bound: float, allowed: float | None = None) -> float:
