@@ -91,6 +91,20 @@ def test_prices_of_another_ring_are_said_to_be_so(folder: Path, capsys: pytest.C
     assert "prices a ring" not in capsys.readouterr().err
 
 
+def test_a_prefill_is_a_program_of_its_own_and_moves_nothing_else(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = [tmp_path / "a.plan", tmp_path / "b.plan"]
+    for out, more in zip(plans, ([], ["--prefill", "16"])):
+        assert main(["plan", str(folder), "--params", PARAMS, "-o", str(out), *more]) == 0
+    text = capsys.readouterr().out
+    assert text.count("encoded weights of one generate step") == 2
+    assert "encoded weights of one prefill step" in text
+    without, made = map(Plan.load, plans)
+    assert (without.prefill, made.prefill) == (0, 16)
+    assert {name: made.program(name) for name in without.programs} == dict(without.programs)
+
+
 def test_compare_shows_every_placement_and_exact_is_least(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", str(folder), "--params", PARAMS, "--compare", "--json", "--costs", "unit"]
     assert main([*arguments, "--programs", "generate"]) == 0

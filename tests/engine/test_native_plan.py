@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 pytest.importorskip("numba", reason="the native engine needs numba")
 
+from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
 from heatfhe.ckks.params import Params
 from heatfhe.client.keyring_native import NativeKeyring
 from heatfhe.engine import ClearEngine, Conversation, MemoryKeys, Runner, key_request
 from heatfhe.engine.native import NativeEngine
+from heatfhe.evaluation.drift import sample_windows
 from heatfhe.planning import Plan, plan, preset
 from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.tally import key_bytes, weight_bytes
@@ -106,3 +108,42 @@ def test_a_llama_behind_a_public_prefix() -> None:
     """Rotary positions, three heads that share one of keys and values, a gate, and three plaintext positions first."""
     circuit = exported("llama")[2]
     check(circuit, preset("insecure-native-11"), [3, 1], 2)
+
+
+def check_at_once(circuit: Circuit, params: Params, prompt: list[int], tokens: int) -> None:
+    """A prompt at once under encryption: the clear engine's cache, and its next token."""
+    p = plan(circuit, params, prefill=tokens)
+    request = key_request(p)
+    clear, ring = ClearEngine(params, request=request), NativeKeyring(request)
+    engine = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
+    blocks = len(p.program("prefill").inputs["x"].values)
+    filled = (prompt[:-1] + prompt[-2:-1] * blocks * p.packing.t)[: blocks * p.packing.t]
+    rows = p.packing.tokens.pack_tokens(circuit.folded.token[filled])
+    told, secret = (Conversation(Runner(p, e, p.source(circuit))) for e in (clear, engine))
+
+    def sealed(row: Real, program: str) -> Any:
+        return engine.parse(ring.encrypt(row, level=p.program(program).inputs["x"].level))
+
+    told.prefill([clear.value(row) for row in rows], len(prompt) - 1)
+    secret.prefill([sealed(row, "prefill") for row in rows], len(prompt) - 1)
+    for name, row in told.cache.items():
+        for a, b in zip(secret.cache[name], row, strict=True):
+            assert bits(ring.decrypt(engine.dump(a)), b.slots) >= 14.0, name
+    x = p.packing.pack_residual(circuit.folded.token[prompt[-1]])
+    one, other = secret.generate([sealed(x, "generate")]), told.generate([clear.value(x)])
+    made = p.packing.unpack_vocabulary([ring.decrypt(engine.dump(v)) for v in one])
+    assert bits(made, p.packing.unpack_vocabulary([v.slots for v in other])) >= 14.0
+    assert int(np.argmax(made)) == circuit.generate(prompt, 1).tokens[0]
+
+
+@pytest.mark.slow
+def test_a_prompt_at_once() -> None:
+    circuit = tiny_circuit(layers=2, width=16, vocabulary=32, context=16)
+    check_at_once(circuit, preset("insecure-native-11"), [3, 7, 5, 1, 30, 2, 9, 9, 4, 8, 11], 16)
+
+
+@pytest.mark.slow
+def test_32_tokens_of_the_default_model_at_once() -> None:
+    circuit = Circuit.load(default_circuit("heat"))
+    prompt = [int(t) for t in sample_windows(circuit, 1, 33, seed=3)[0]]
+    check_at_once(circuit, preset("insecure-native-12-r40"), prompt, 32)

@@ -103,10 +103,11 @@ def frames(folder: Path) -> Iterator[Format]:
         program=ProgramName.SAMPLE,
         steps=2,
         start=0,
-        inputs=2,
+        inputs=3,
         parts=2,
+        prefill=(5, 2),
     )
-    job = JobRequest(head=head, inputs=(b"one", b"two" * 50), noise=(b"w", b"x", b"y", b"z")).pack()
+    job = JobRequest(head=head, inputs=(b"one", b"two" * 50, b"three"), noise=(b"w", b"x", b"y", b"z")).pack()
     output = JobOutput(plan="a" * 64, job="1" * 32, step=1, outputs=(b"first", b"second")).pack()
     table = np.arange(64 * 16, dtype="<f4").tobytes()
     bundle = Message(

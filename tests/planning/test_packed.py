@@ -14,6 +14,8 @@ from heatfhe.circuit import Circuit
 from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning import Plan, plan, preset
+from heatfhe.planning.plaintexts import Public, Rows
+from heatfhe.planning.weights import parse_weight
 from tests.planning.clear_run import clear_params
 from tests.tiny import tiny_circuit
 
@@ -30,9 +32,9 @@ def talks(made: Plan, circuit: Circuit, prompt: NDArray[np.int64]) -> tuple[Conv
 
 
 def block_rows(made: Plan, circuit: Circuit, prompt: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-    """The prompt's embeddings in whole blocks, filled up with a token that is as good as any."""
-    filled = np.zeros(len(made.program("prefill").inputs["x"].values) * made.packing.t, dtype=np.int64)
-    filled[: len(prompt)] = prompt
+    """The prompt's embeddings in whole blocks, filled up with its last token."""
+    count = len(made.program("prefill").inputs["x"].values) * made.packing.t
+    filled = prompt[np.minimum(np.arange(count), len(prompt) - 1)]
     return made.packing.tokens.pack_tokens(circuit.folded.token[filled])
 
 
@@ -104,6 +106,25 @@ def test_the_operations_depend_on_the_length_alone() -> None:
     assert trace([1, 2, 3, 4, 5, 6]) == trace([9, 8, 7, 60, 50, 40])
 
 
+def test_what_fills_a_block_copies_the_last_token() -> None:
+    circuit = tiny_circuit(width=12, heads=3, vocabulary=50, seed=2)
+    made = plan(circuit, clear_params(64), programs=("prompt",), prefill=12)
+    source, p = made.source(circuit), made.packing.tokens
+    seen = np.zeros((3, p.t, p.Hp))
+    for part in range(6):  # one block of keys to a ciphertext: 1, 2 and 3 of them for the three blocks of queries
+        counts = Rows.CAUSAL.slots(source, 8, part).reshape(p.dh, p.Hp, p.t).sum(axis=0).T
+        seen[p.score(part)[0]] += counts
+    assert p.span == 1
+    assert np.array_equal(seen[..., :3].reshape(12, 3), np.minimum(np.arange(12), 8)[:, None] + np.ones((12, 3)))
+    assert not seen[..., 3].any()
+    last, rows = Rows.POSITIONS.slots(source, 8, 2).reshape(p.D, p.t), circuit.folded.position
+    assert rows is not None
+    assert np.array_equal(last[:12], np.repeat(rows[8][:, None], p.t, axis=1))
+    lengths = source.plain(Public(rows=0.5, vector=Rows.EVERY), 8, 2)
+    assert not isinstance(lengths, float)
+    assert np.allclose(lengths.make(), 3.0)
+
+
 def test_a_plan_with_a_prefill_is_read_as_it_was_written(tmp_path: Any) -> None:
     circuit = tiny_circuit()
     made = plan(circuit, clear_params(64), programs=("prompt",), prefill=8)
@@ -112,6 +133,12 @@ def test_a_plan_with_a_prefill_is_read_as_it_was_written(tmp_path: Any) -> None:
     assert again.digest == made.digest
     assert again.products == made.products
     assert again.program("prefill") == made.program("prefill")
+
+
+@pytest.mark.parametrize("key", ["@head", "@a/q&b", "@a/k&b/v&c/q", "@@a", "@embedding.0", "@a/k&@b/v"])
+def test_keys_that_name_no_map_of_many_tokens(key: str) -> None:
+    with pytest.raises(ConfigError, match="not a linear map's key"):
+        parse_weight(key)
 
 
 def test_what_a_prefill_refuses() -> None:

@@ -103,7 +103,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print("levels along the longest path: " + level_digits(level_path(made.program(name))))
     keys = f"{len(made.rotations)} rotations, {len(made.bootstrap_periods)} bootstrap periods"
     console.print(f"\nkeys: {keys}, about {key_bytes(made) / 2**20:.0f} MiB")
-    console.print(f"encoded weights of one {names[0]} step: {weight_bytes(made, names[0]) / 2**20:.0f} MiB")
+    for name in dict.fromkeys((names[0], tuple(made.programs)[-1] if made.prefill else names[0])):
+        console.print(f"encoded weights of one {name} step: {weight_bytes(made, name) / 2**20:.0f} MiB")
     if args.rotations:
         console.print("rotations: " + " ".join(str(k) for k in made.rotations))
     console.print(f"\n{LEGEND}")

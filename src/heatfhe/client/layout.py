@@ -86,8 +86,9 @@ class Layout:
         return count if self.blocks and count >= self.least else 0
 
     def place_blocks(self, rows: Real) -> list[Real]:
-        """Rows of tokens as whole blocks; the prompt itself, again and again, fills what is left."""
-        filled = np.resize(rows, (self.blocks, self.tokens, self.width))
+        """Rows of tokens as whole blocks, filled up with the last."""
+        last = np.minimum(np.arange(self.blocks * self.tokens), len(rows) - 1)
+        filled = rows[last].reshape(self.blocks, self.tokens, self.width)
         padded = np.zeros((self.blocks, self.width_period, self.tokens))
         padded[:, : self.width] = filled.swapaxes(1, 2)
         return [np.tile(block.reshape(-1), self.slots // block.size) for block in padded]

@@ -160,9 +160,10 @@ class Bias(_Slots):
 
 
 class Rows(_Slots, Enum):
-    """Vectors over the rows of many tokens, which follow the length of each slot's own row and no position.
+    """Vectors over the rows of many tokens, each with a length of its own; the position is that of the last one.
 
-    The values they meet have one ciphertext per block of queries, or per block and ``span`` blocks of keys.
+    The values they meet have one ciphertext per block of queries, or per block and ``span`` blocks of keys. Tokens past
+    the last, which fill its block, stand at its position and see what it sees: they are copies of it at every stage.
     """
 
     CAUSAL = "rows.causal"  # scores that count: keys up to the query, in a head that is none of the padding
@@ -174,29 +175,32 @@ class Rows(_Slots, Enum):
     def key(self) -> str:
         return str(self.value)
 
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        return self is not Rows.IDLE
+
     def period(self, s: PlaintextSource) -> int:
         p = s.packing
         return {Rows.EVERY: p.t, Rows.IDLE: p.stride}.get(self, p.n)
 
-    def lengths(self, s: PlaintextSource, part: int) -> NDArray[Any]:
-        """The length of every slot's row; blocks stand for themselves where there is no block of keys."""
+    def places(self, s: PlaintextSource, position: int, part: int) -> NDArray[np.int64]:
+        """The position every slot's query stands at."""
         p = s.packing.tokens
         block = p.score(part)[0] if self is Rows.CAUSAL else part
-        return np.asarray(block * p.t + p.coordinates[1] + 1.0)
+        return np.minimum(block * p.t + p.coordinates[1], position)
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         p, heads = s.packing.tokens, s.circuit.shape.heads
         e, c, h = p.coordinates
         if self is Rows.CAUSAL:
-            block, keys = p.score(part)
-            other, back = keys * p.span + e // p.t, e % p.t
-            return np.asarray((h < heads) & ((other < block) | ((other == block) & (back <= c))), dtype=np.float64)
+            keys = (p.score(part)[1] * p.span + e // p.t) * p.t + (c - e) % p.t
+            return np.asarray((h < heads) & (keys <= self.places(s, position, part)), dtype=np.float64)
         if self is not Rows.POSITIONS:
             return np.asarray(h >= heads, dtype=np.float64) if self is Rows.IDLE else np.ones(p.n)
         rows = s.circuit.folded.position
         if rows is None:
             raise LookupError("a model without positions")
-        return p.pack_tokens(rows[np.minimum(part * p.t + np.arange(p.t), len(rows) - 1)])[0][: p.n]
+        return p.pack_tokens(rows[self.places(s, position, part)[: p.t]])[0][: p.n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +298,7 @@ class Public:
     @property
     def moves(self) -> bool:
         """Whether it depends on the position."""
-        if self.vector is None:
-            return bool(self.rows)
-        return self.vector.moves or (bool(self.rows) and not isinstance(self.vector, Rows))
+        return bool(self.rows) or (self.vector is not None and self.vector.moves)
 
     def power(self, exponent: float) -> Public:
         """It raised to a power: a positive number and a row length, no vector."""

@@ -80,8 +80,8 @@ class PlaintextSource:
     def _slots(self, p: Public, position: int, part: int) -> NDArray[Any]:
         assert p.vector is not None
         try:
-            rows = p.vector.lengths(self, part) if isinstance(p.vector, Rows) else float(position + 1)
-            return self._all(np.asarray(p.value(rows, p.vector.slots(self, position, part))))
+            last = p.vector.places(self, position, part) if isinstance(p.vector, Rows) else position
+            return self._all(np.asarray(p.value(last + 1.0, p.vector.slots(self, position, part))))
         except (ArithmeticError, LookupError, StopIteration, ValueError) as err:
             raise ConfigError(f"{p.key[:64]!r}: names what this circuit does not have; plan again") from err
 

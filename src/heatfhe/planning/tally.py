@@ -165,7 +165,7 @@ def key_bytes(plan: Plan) -> int:
 
 
 def weight_bytes(plan: Plan, program: str) -> int:
-    """Bytes of all encoded plaintexts of linear maps, each at the level of its use.
+    """Bytes of all encoded plaintexts of linear maps, each once at every level of its use.
 
     Exact on the native engine: 32-bit words over the primes of the level and, inside a map, the special primes. On
     others an estimate by the bits of the scale.
@@ -173,9 +173,14 @@ def weight_bytes(plan: Plan, program: str) -> int:
     params, chosen = plan.params, plan.program(program)
     native = native_set(params) if params.engine == "native" else None
     levels, total = chosen.levels(), 0.0
+    seen: set[tuple[Weight, int]] = set()  # the blocks of a prefill share a map
     for s in chosen.steps:
         if not (count := _diagonals(s, plan.products)):
             continue
+        if s.product is not None:
+            if (s.product, levels[s.args[0]]) in seen:
+                continue
+            seen.add((s.product, levels[s.args[0]]))
         if native is None:
             total += count * params.ring_dimension * (s.level + 2) * params.scale_bits / 8
             continue

@@ -196,8 +196,9 @@ Weight = Union[Projection, Dense, Unembedding, Embedding, Tokens]
 def parse_weight(key: str) -> Weight:
     """The weight a key of a plan file stands for: the inverse of its ``key``."""
     if key.startswith("@"):
-        parsed = [parse_weight(one) for one in key[1:].split("&")]
-        if len(parsed) > 2 or not all(isinstance(w, (Projection, Dense)[: 3 - len(parsed)]) for w in parsed):
+        parsed = [parse_weight(one) for one in key[1:].split("&") if not one.startswith("@")]
+        kinds = {1: (Projection, Dense), 2: (Projection,)}.get(key.count("&") + 1, ())
+        if len(parsed) != key.count("&") + 1 or not all(isinstance(w, kinds) for w in parsed):
             raise ConfigError(f"{key[:64]!r} is not a linear map's key")
         return Tokens(*parsed)  # type: ignore[arg-type]
     stage, slash, third = key.partition("/")

@@ -16,8 +16,9 @@ Rows of all lengths lie in one ciphertext: constants that follow the row length 
 leaves probabilities, so the values need no mask. Sums of rows have period stride.
 
 Cache. u goes from (e, h, c) to decode's (e, c, h) by Hp * t sparse masks; another mask puts each block into its
-residue class, up to the last token of the prompt: what fills the last block goes nowhere, and single tokens go on from
-there. A prompt starts at position 0; the program runs at the position of its last token.
+residue class, up to the last token of the prompt, and single tokens go on from there. A prompt starts at position 0;
+the program runs at the position of its last token. Copies of that token fill the blocks: they stand at its position and
+see what it sees, so their values are its own and in their domains if the prompt's are.
 """
 
 from __future__ import annotations
