@@ -16,6 +16,7 @@ import pytest
 from heatfhe.cli import main
 from heatfhe.client import Client
 from heatfhe.client.local import local_server
+from heatfhe.planning import Plan
 from heatfhe.server import ModelSource
 from tests.server.serving import ROOT, ServerProcess, served_circuit
 
@@ -53,6 +54,15 @@ def test_generate_local_runs_both_roles_in_two_processes(source: ModelSource, tm
     assert "nothing is encrypted" in done.stderr
     assert (folder / "local-server" / "clients.json").exists()
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_local_server_takes_a_prompt_at_once(source: ModelSource, tmp_path: Path) -> None:
+    arguments = ["--local", "--circuit", str(source.circuit), "--params", "insecure-native-11", "--simulate"]
+    asked = ["--keys", str(tmp_path), "--prefill", "16", "--tokens", "3", "--json", "w1 w2 w3 w9 w4 w30 w8 w5 w17"]
+    answer = json.loads(heat("generate", *arguments, *asked).stdout)
+    assert answer["tokens"] == served_circuit().generate([1, 2, 3, 9, 4, 30, 8, 5, 17], 3).tokens
+    (path,) = (tmp_path / "local-server" / "plans").glob("*-prefill-16.json")
+    assert Plan.load(path).prefill == 16
 
 
 def test_a_local_server_does_not_outlive_who_started_it(source: ModelSource, tmp_path: Path) -> None:

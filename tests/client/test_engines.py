@@ -54,11 +54,11 @@ def clear_tokens(
 
 
 def ask(
-    circuit: Circuit, folder: Path, params: str, prompt: list[int], count: int, **options: object
+    circuit: Circuit, folder: Path, params: str, prompt: list[int], count: int, *more: str, **options: object
 ) -> tuple[list[int], Plan]:
     """Tokens from a server process on this machine, and the plan it ran."""
     circuit.save(folder / "circuit")
-    arguments = [str(folder / "circuit"), "--params", params, "--folder", str(folder / "server"), "--insecure"]
+    arguments = [str(folder / "circuit"), "--params", params, "--folder", str(folder / "server"), "--insecure", *more]
     with (
         local_server(arguments, seconds=600) as server,
         Client(server.url, token=server.token, folder=folder / "client", insecure=True) as client,
@@ -74,6 +74,15 @@ def test_a_tiny_model_encrypted_equals_clear(engine: str, tmp_path: Path) -> Non
     circuit, prompt = served_circuit(), [1, 2, 3]
     tokens, plan = ask(circuit, tmp_path, f"{PROGRAMS[engine]}-11", prompt, 4)
     assert tokens == clear_tokens(plan, circuit, prompt, 4)
+
+
+@pytest.mark.slow
+def test_a_prompt_at_once_encrypted_equals_clear(tmp_path: Path) -> None:
+    need("native")
+    circuit, prompt = served_circuit(2), [1, 2, 3, 9, 4, 30, 8, 5, 17]
+    tokens, plan = ask(circuit, tmp_path, "insecure-native-11", prompt, 2, "--prefill", "16")
+    assert plan.prefill == 16
+    assert tokens == clear_tokens(plan, circuit, prompt, 2)
 
 
 def drawn(seed: int, vocabulary: int, count: int, temperature: float) -> list[np.ndarray]:
