@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning import Plan, plan, preset
 from heatfhe.planning.plaintexts import Public, Rows
 from heatfhe.planning.weights import parse_weight
+from heatfhe.stages import Attention
 from tests.planning.clear_run import clear_params
 from tests.tiny import tiny_circuit
 
@@ -149,6 +151,9 @@ def test_what_a_prefill_refuses() -> None:
         plan(circuit, clear_params(64), programs=("prefill",))
     with pytest.raises(PlanError, match="multiplies by i"):
         plan(circuit, clear_params(64), programs=("prompt",), prefill=8, halve=False)
+    turned = tuple(replace(s, rotary=1e4) if isinstance(s, Attention) else s for s in circuit.stages)
+    with pytest.raises(PlanError, match="neither rotary positions nor a public prefix"):
+        plan(replace(circuit, stages=turned), clear_params(64), programs=("prompt",), prefill=8)
     made = plan(circuit, clear_params(64), programs=("prompt",), prefill=8)
     _, packed = talks(made, circuit, np.arange(8))
     with pytest.raises(ConfigError, match="a prompt at once starts a conversation; this one holds 8 positions"):
