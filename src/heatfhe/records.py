@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from heatfhe.approx import ActivationFit, ArgmaxSchedule, InverseSqrtFit, SoftmaxFit
+from heatfhe.approx import ActivationFit, ArgmaxSchedule, InverseSqrtFit, ReciprocalFit, SoftmaxFit
 from heatfhe.errors import ConfigError, SiteError
 from heatfhe.files import plain, read_record, remade, write_json
 
@@ -123,6 +123,14 @@ class SoftmaxCalibration:
 
     def __post_init__(self) -> None:
         _check_counts(self.name, self.init_count, self.refine_count)
+
+    def met(self, number: int) -> tuple[ReciprocalFit, float]:
+        """The first reciprocal (0) or that of a pass (1, ...), and the least it meets: its domain's end, or what was
+        seen below it, where it falls short but grows."""
+        if number == 0 or self.fit.refine is None:
+            return self.fit.init, min(self.fit.init.lo, self.observed_init.lo)
+        fit, seen = self.fit.refine, self.observed_refine
+        return fit, fit.lo if seen is None else min(fit.lo, seen.lo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ def test_prior_and_ramp() -> None:
 def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
     ours = {
         "heat.lr": 5e-5, "heat.final_lr": 6e-6, "heat.logit_lr": 3e-3, "cooldown.lr": 6e-6, "cooldown.final_lr": 6e-6,
-        "support": "site", "margin": 1.15, "slack": 2.0,
+        "support": "site", "margin": 1.3, "slack": 2.0, "odd_share": 0.08, "odd_calibration": 256,
         "micro_tokens": 32768, "validate_batches": 1, "checkpoint_every": 1000,
     }  # fmt: skip
     relaxed = {"solver": "relaxed", "least_init": 2, "heat.lambda_iter": 0.15, "gap": 180}

@@ -96,8 +96,8 @@ class ReciprocalFit:
         """
         return _schedule(self, count)
 
-    def largest(self, count: int) -> float:
-        """No result on the domain exceeds this after count iterations.
+    def largest(self, count: int, least: float = math.inf) -> float:
+        """No result on the domain, or for what lies between ``least`` and it, exceeds this after count iterations.
 
         Domain  any count.
         Bound   (1 + error) / lo, as 1 - d y is no larger than the error (1 / lo from below); and the seed's alpha times
@@ -107,7 +107,7 @@ class ReciprocalFit:
         """
         s = self.schedule(count)
         reach = s[0] * self.alpha * math.prod(2.0 * x for x in s[:count])
-        return min((1.0 if self.solver == BELOW else 1.0 + self.error(count)) / self.lo, reach)
+        return min((1.0 if self.solver == BELOW else 1.0 + self.error(count)) / min(self.lo, least), reach)
 
 
 @lru_cache(maxsize=4096)

@@ -60,9 +60,9 @@ class Carried:
 
 def _rows(c: SoftmaxCalibration, aim: float, context: int) -> dict[str, Factor]:
     """Of a softmax, as ``programs.attention`` carries it; the reciprocal is the last one: what others add cancels."""
-    last = c.fit.init if c.fit.refine is None else c.fit.refine
+    last, least = c.met(1)
     gain = (last.hi / aim) ** 0.5  # times the root of the row's length
-    back = max(1, math.ceil(gain * context**0.5 / last.lo / aim))
+    back = max(1, math.ceil(gain * context**0.5 / least / aim))
     return {
         "scores": (2.0 / c.fit.width, 0.0),
         "sum": (aim / c.fit.init.hi, -1.0),

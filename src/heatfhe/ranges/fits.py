@@ -139,14 +139,14 @@ def _softmax_at(
     delta_1, _ = smallest_deltas(hi - lo, options.exponential_budget, delta_2)
     exponential = fit_exponential((hi - lo) / (2.0 * delta_1 * delta_2), 8, delta_1.bit_length() - 1)
     log_mean = seen.log_means[name][delta_2]
-    first = Range(math.exp(log_mean.lo - middle / delta_2), math.exp(log_mean.hi - middle / delta_2))
+    first = Range(*(math.exp(end - middle / delta_2) for end in (log_mean.lo, log_mean.hi, log_mean.asked)))
     # A sum of exponentials moves with its scores: where those may widen by a margin, its logarithm may rise as much.
     widening = math.exp((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
     reach = min(
         first.hi * max(options.margin, widening), max(math.exp((hi - middle) / delta_2), first.hi * options.margin)
     )
     below = options.solver == "relaxed"
-    init = ReciprocalFit(lo=first.lo, hi=reach, solver="below" if below else options.solver)
+    init = ReciprocalFit(lo=first.asked, hi=reach, solver="below" if below else options.solver)
     # z over every pass: at least 1 (rows of one entry attain it), at most the row length: no first reciprocal
     # exceeds the true one (but a plain seed), whatever its count becomes.
     passes = [tau for tau in seen.log_squares[name] if 2 <= tau <= delta_2]
@@ -158,10 +158,10 @@ def _softmax_at(
         refine = _refine_fit(init, init_count, top, options.solver)
         if name in seen.squares:  # seen at these very counts: the true range, loose first reciprocal and all
             measured = seen.squares[name]
-            second = Range(second.lo, max(second.hi, measured.hi))
+            second = Range(min(1.0, max(measured.lo / options.margin, 1e-6)), max(second.hi, measured.hi))
             end = max(top, measured.hi * options.margin)
             refine = ReciprocalFit(
-                lo=min(1.0, max(measured.lo, 1e-6)), hi=min(end, longest) if below else end, solver=options.solver
+                lo=min(1.0, max(measured.asked, 1e-6)), hi=min(end, longest) if below else end, solver=options.solver
             )
     else:
         full = init.smallest_count(options.tolerance, floor)

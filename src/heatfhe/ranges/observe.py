@@ -38,22 +38,25 @@ Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
 
 @dataclass
 class Range:
-    """The least and greatest value seen."""
+    """The least and greatest value seen, and the least that accuracy is asked for (``least``)."""
 
     lo: float = math.inf
     hi: float = -math.inf
+    least: float = math.inf
 
-    def add(self, name: str, lo: float, hi: float) -> None:
-        """Widen to hold what was seen; refuses what is not finite."""
+    def add(self, name: str, lo: float, hi: float, *, odd: bool = False) -> None:
+        """Widen to hold what was seen; refuses what is not finite. What is ``odd`` asks for no accuracy."""
         if not (math.isfinite(lo) and math.isfinite(hi)):
             raise SiteError(
                 name, f"values in [{lo:g}, {hi:g}] were seen: the weights, or an earlier site, are not finite"
             )
         self.lo, self.hi = min(self.lo, lo), max(self.hi, hi)
+        self.least = min(self.least, math.inf if odd else lo)
 
-    def lift(self, name: str, hi: float) -> None:
-        """Raise the upper end alone."""
-        self.add(name, min(self.lo, hi), hi)
+    @property
+    def asked(self) -> float:
+        """The lower end that accuracy is asked for: of all that was seen, if all of it was odd or nothing is known."""
+        return self.least if math.isfinite(self.least) else self.lo
 
     def checked(self, name: str) -> Range:
         """Itself, if anything was seen."""
@@ -90,9 +93,9 @@ class Observation:
 class Observer:
     """A tap that fills an Observation.
 
-    While ``odd`` is set, what enters a softmax's reciprocal raises the upper end of its range alone: above it the
-    solver diverges, below the lower end it falls short, which costs accuracy on a text that means nothing. A norm
-    needs both ends: its rational seed may have a pole below the lower one.
+    While ``odd`` is set, values ask for no accuracy: above the upper end of its domain a softmax's reciprocal diverges,
+    below the lower end it falls short, which does no harm on a text that means nothing. (A norm needs both ends: its
+    rational seed may have a pole below the lower one.)
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -128,11 +131,7 @@ class Observer:
         self.seen.magnitudes[name] = max(self.seen.magnitudes.get(name, 0.0), largest)
 
     def _squares(self, owner: str, sums: Tensor) -> None:
-        means = sums[..., 0] / self._length(sums)
-        if self.odd:
-            self.seen.squares.setdefault(owner, Range()).lift(owner, float(means.detach().amax()))
-        else:
-            self._ranged(self.seen.squares, owner, means)
+        self._ranged(self.seen.squares, owner, sums[..., 0] / self._length(sums))
 
     def _length(self, rows: Tensor) -> Tensor:
         """Of every row: the positions up to its own, the prefix first."""
@@ -141,7 +140,7 @@ class Observer:
 
     def _ranged(self, table: dict[str, Range], owner: str, value: Tensor) -> None:
         lo, hi = torch.aminmax(value.detach())
-        table.setdefault(owner, Range()).add(owner, float(lo), float(hi))
+        table.setdefault(owner, Range()).add(owner, float(lo), float(hi), odd=self.odd)
 
     def _scores(self, owner: str, scores: Tensor) -> None:
         rows, columns = scores.shape[-2:]
@@ -156,11 +155,10 @@ class Observer:
         lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
         means, squares = seen.log_means.setdefault(owner, {}), seen.log_squares.setdefault(owner, {})
-        seen.scores.setdefault(owner, Range()).add(owner, lows[0], highs[0])
-        tables = [*((means, tau) for tau in TEMPERATURES), *((squares, tau) for tau in TEMPERATURES[1:])]
-        for (table, tau), lo, hi in zip(tables, lows[1:], highs[1:], strict=True):
-            found = table.setdefault(tau, Range())
-            found.lift(owner, hi) if self.odd else found.add(owner, lo, hi)
+        tables: list[tuple[dict[Any, Range], Any]] = [(seen.scores, owner), *((means, tau) for tau in TEMPERATURES)]
+        tables += [(squares, tau) for tau in TEMPERATURES[1:]]
+        for (table, key), lo, hi in zip(tables, lows, highs, strict=True):
+            table.setdefault(key, Range()).add(owner, lo, hi, odd=self.odd)
 
 
 def _ends(scores: Tensor, hidden: Tensor, length: Tensor) -> Tensor:
@@ -192,7 +190,7 @@ def observe(
 ) -> Observation:
     """Run sequences (each (T,) or (B, T)) and return what was seen; exact nonlinearities unless told otherwise.
 
-    ``odd`` sequences come after them; they raise the upper ends of what enters a softmax's reciprocals, not the lower.
+    ``odd`` sequences come after them and ask for no accuracy (``Range.least``).
     ``temperature`` is the highest that the argmax shall sample at: logits are kept with noise up to it. Where no argmax
     will be fitted, ``argmax=False`` keeps none.
     """

@@ -333,17 +333,18 @@ def _covers(fit: InverseSqrtFit | SoftmaxFit, seen: Domain) -> bool:
 
 
 def _merged_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> SoftmaxCalibration:
-    """Scores must lie in their window, and both sums below the upper end of their domain (below it they converge)."""
+    """Scores must lie in their window, and both sums below the upper end of their domain. Below the lower one they
+    converge, and what was seen there bounds their reciprocals."""
     fit, new = trained.fit, seen.fit
     # A row sums e^((s - midpoint) / delta_2): seen about the new midpoint, compared about the trained one.
     moved = math.exp((new.midpoint - fit.midpoint) / fit.delta_2)
-    if not (_covers(fit, seen.observed) and seen.observed_init.hi * moved <= fit.init.hi):
+    first = Domain(lo=seen.observed_init.lo * moved, hi=seen.observed_init.hi * moved)
+    if not (_covers(fit, seen.observed) and first.hi <= fit.init.hi):
         return seen
-    if fit.refine is None or new.refine is None or seen.observed_refine is None:
-        return trained
-    if seen.observed_refine.hi <= fit.refine.hi:
-        return trained
-    return replace(trained, fit=replace(fit, refine=new.refine), observed_refine=seen.observed_refine)
+    second = seen.observed_refine
+    if fit.refine is not None and new.refine is not None and second is not None and second.hi > fit.refine.hi:
+        fit = replace(fit, refine=new.refine)
+    return replace(trained, fit=fit, observed=seen.observed, observed_init=first, observed_refine=second)
 
 
 def _teacher(prepared: Prepared) -> torch.nn.Module:

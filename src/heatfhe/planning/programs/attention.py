@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from heatfhe.approx import ReciprocalFit, reciprocal
+from heatfhe.approx import reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, to_heads
@@ -141,36 +141,37 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
 
     def row_sum(v: Traced) -> Traced:
         nonlocal sums
-        fit = c.fit.init if sums == 0 or c.fit.refine is None else c.fit.refine
+        fit, least = c.met(sums)
         if b.tight and sums:
             r.clip(r.root(v), aim**0.5)
         sums += 1
-        r.weigh(v, aim * fit.lo / fit.hi / p.capacity**0.5)  # noise of all slots adds up in the sum, masked ones too
+        r.weigh(v, aim * least / fit.hi / p.capacity**0.5)  # noise of all slots adds up in the sum, masked ones too
         r.clip(v, aim)
         with r.group():
             s = r.sum_over(v, p.Hp, p.capacity, period=p.Hp)
             if p.Hp > b.circuit.shape.heads:
                 s = s + Public.of(Mask.IDLE) * (aim * math.sqrt(fit.lo / fit.hi))
         s.facts.period = p.Hp
-        return r.domain(s, aim * fit.lo / fit.hi, aim)
+        return r.domain(s, aim * least / fit.hi, aim)
 
-    def solver(fit: ReciprocalFit, count: int) -> Callable[[Traced], Traced]:
+    def solver(number: int, count: int) -> Callable[[Traced], Traced]:
+        fit, least = c.met(number)
         scale = fit.hi / aim
         gain = root * ROWS * scale
-        largest = gain.coefficient * p.context**0.5 * (fit.largest(count) if b.tight else 1 / fit.lo)
+        largest = gain.coefficient * p.context**0.5 * (fit.largest(count, least) if b.tight else 1 / least)
         back = Public(max(1, math.ceil(largest / aim)))
         if b.tight and back.coefficient > FREE_TIMES:  # a product then: it may undo the root of the row's length, too
             back = back * (ROWS / p.context).power(0.5)
         times = back if back.rows else int(back.coefficient)
 
-        part = COMMON if fit is c.fit.init and c.fit.passes else 1.0
+        part = COMMON if number == 0 and c.fit.passes else 1.0
         return lambda s: r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain / back)), part=part) * times
 
     with r.scope(name, "softmax"):
         squared = 1.0 / (1 << c.fit.exponential.squarings)
         mask = Public.of(Mask.CAUSAL) * (ROWS * (c.fit.init.hi / aim)).power(-squared)
         y = approximate_softmax(
-            t, c.fit, row_sum=row_sum, mask=mask, init=solver(c.fit.init, c.init_count),
-            refine=None if c.fit.refine is None else solver(c.fit.refine, c.refine_count),
+            t, c.fit, row_sum=row_sum, mask=mask, init=solver(0, c.init_count),
+            refine=None if c.fit.refine is None else solver(1, c.refine_count),
         )  # fmt: skip
         return r.clip(y, root.coefficient, rows=0.5), root

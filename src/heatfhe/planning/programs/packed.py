@@ -27,8 +27,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import activation as approximate_activation
+from heatfhe.approx import reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
@@ -249,11 +249,11 @@ class _Packed:
 
         def row_sum(v: Traced) -> Traced:
             nonlocal sums
-            fit = c.fit.init if sums == 0 or c.fit.refine is None else c.fit.refine
+            fit, least = c.met(sums)
             if b.tight and sums:
                 r.clip(r.root(v), aim**0.5)
             sums += 1
-            r.weigh(v, aim * fit.lo / fit.hi / r.rows**0.5)
+            r.weigh(v, aim * least / fit.hi / r.rows**0.5)
             r.clip(v, aim)
             with r.group():
                 parts = []
@@ -267,19 +267,20 @@ class _Packed:
                 if p.Hp > b.circuit.shape.heads:
                     s = s + Public.of(Rows.IDLE) * (aim * math.sqrt(fit.lo / fit.hi))
             s.facts.period = p.stride
-            return r.domain(s, aim * fit.lo / fit.hi, aim)
+            return r.domain(s, aim * least / fit.hi, aim)
 
-        def solver(fit: ReciprocalFit, count: int, last: bool) -> Callable[[Traced], Traced]:
+        def solver(number: int, count: int, last: bool) -> Callable[[Traced], Traced]:
+            fit, least = c.met(number)
             scale = fit.hi / aim
             gain = Public(carried * scale) if last else root * ROWS * scale
             longest = 1.0 if last else r.rows**0.5
-            largest = gain.coefficient * longest * (fit.largest(count) if b.tight else 1 / fit.lo)
+            largest = gain.coefficient * longest * (fit.largest(count, least) if b.tight else 1 / least)
             back = Public(max(1, math.ceil(largest / aim)))
             if not last and b.tight and back.coefficient > FREE_TIMES:
                 back = back * (ROWS / r.rows).power(0.5)
             gain = gain / back
             times = back * every if back.rows else int(back.coefficient)
-            part = 1.0 if last or fit is not c.fit.init else COMMON
+            part = 1.0 if last or number else COMMON
 
             def solve(s: Traced) -> Traced:
                 given = gain.coefficient if last else gain * every
@@ -292,13 +293,13 @@ class _Packed:
             squared = 1.0 / (1 << c.fit.exponential.squarings)
             mask = Public.of(Rows.CAUSAL) * (ROWS * (c.fit.init.hi / aim)).power(-squared)
             passes = iter(
-                [solver(c.fit.refine, c.refine_count, k + 1 == c.fit.passes) for k in range(c.fit.passes)]
+                [solver(k + 1, c.refine_count, k + 1 == c.fit.passes) for k in range(c.fit.passes)]
                 if c.fit.refine is not None
                 else []
             )
             y = approximate_softmax(
                 t, c.fit, row_sum=row_sum, mask=mask,
-                init=solver(c.fit.init, c.init_count, c.fit.refine is None),
+                init=solver(0, c.init_count, c.fit.refine is None),
                 refine=None if c.fit.refine is None else lambda s: next(passes)(s),
             )  # fmt: skip
             return r.clip(y, carried)
