@@ -252,6 +252,20 @@ def test_no_result_exceeds_the_largest(kappa: float, solver: str) -> None:
     assert fit.largest(40) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("solver", ["plain", "relaxed", "below"])
+@pytest.mark.parametrize("kappa", [1.5, 10.0, 1e3])
+def test_what_lies_below_the_domain_is_bounded_by_the_least_of_it(kappa: float, solver: str) -> None:
+    """A sum that falls below its domain makes a larger reciprocal than 1 / lo, and a plan must know how large."""
+    fit = ReciprocalFit(lo=1.0, hi=kappa, solver=solver)
+    exceeded = False
+    for count in range(9):
+        for least in (0.9, 0.3, 0.02):
+            y = reciprocal(np.geomspace(least, kappa, 4001), fit, count)
+            assert float(np.max(y)) <= fit.largest(count, least) * (1.0 + 1e-12)
+            exceeded |= float(np.max(y)) > fit.largest(count) * 1.5
+    assert exceeded
+
+
 def test_few_iterations_stay_far_under_the_reciprocal_of_a_wide_domain() -> None:
     fit = ReciprocalFit(lo=1.0, hi=8.3e4)
     assert fit.largest(7) == pytest.approx(2.0**7 * fit.alpha)

@@ -188,7 +188,7 @@ def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytes
     assert names[4:] == [f"{p} plain seed 0" for p in ("heat", "squeezed", "depth-only", "fixed-counts", "control")]
     totals = [sum(row["iterations"].values()) for row in body["rows"]]
     assert totals[0] < totals[1] < totals[2] < totals[3]  # a tighter tolerance takes more
-    assert totals[7] <= min(totals[3], totals[4])  # fixed-counts: calibrated, cut to HEAT's own total
+    assert totals[7] <= totals[4]  # fixed-counts: its own calibration, which saw odd windows, cut to HEAT's total
     assert all(row["windows"] == 3 and row["perplexity"] > 1 for row in body["rows"])
     assert read_json(out / "compare.json", "heatfhe-comparison", (2,)) == body
     assert (out / "compare.md").read_text().count("\n") == 2 + 9

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import secrets
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ import pytest
 
 from heatfhe.server import ModelSource
 from heatfhe.server.http.limits import RateLimiter
+from heatfhe.server.store.jobs import Job
 from heatfhe.server.work.queue import FairQueue
 from heatfhe.wire import MEDIA_TYPE, Refusal
 from tests.server.serving import Joined, joined, on_socket, served_circuit, wait_for
@@ -266,10 +268,11 @@ def ended_job(app: Joined, client: str, number: int) -> str:
     service = app.service
     upload = app.home / f"upload-{client}-{number}"
     upload.write_bytes(b"x")
-    job = service.jobs.create(
-        client, session="0" * 32, mode="free", steps=1, inputs=1, pending=False, units=1, upload=upload, digest="",
-        idempotency=f"{client}-key-{number:04d}", now=1000.0 + number,
+    job = Job(
+        job=secrets.token_hex(16), client=client, session="0" * 32, mode="free", steps=1, inputs=1, units=1,
+        pending=False, state="queued", created=1000.0 + number, idempotency=f"{client}-key-{number:04d}", request="",
     )  # fmt: skip
+    service.jobs.add(job, upload)
     service.dispatcher._end(job.job, "failed", "engine_failed", "made by a test")
     return str(job.job)
 
@@ -358,10 +361,11 @@ def test_a_job_is_cancelled_while_it_waits_for_its_next_turn(app: Joined) -> Non
     for early in (True, False):
         upload = app.home / f"turn-{early}"
         upload.write_bytes(b"x")
-        job = service.jobs.create(
-            "tom", session="1" * 32, mode="free", steps=9, inputs=1, pending=False, units=9, upload=upload, digest="",
-            idempotency=f"turn-key-{early}", now=1.0,
+        job = Job(
+            job=secrets.token_hex(16), client="tom", session="1" * 32, mode="free", steps=9, inputs=1, units=9,
+            pending=False, state="queued", created=1.0, idempotency=f"turn-key-{early}", request="",
         )  # fmt: skip
+        service.jobs.add(job, upload)
         if early:
             dispatcher.cancel(job)  # it was running: only noted
         dispatcher._settle(job, Ended(job=job.job, state="yielded"))

@@ -16,6 +16,8 @@ import torch
 
 from heatfhe.errors import ConfigError, TrainingError
 from heatfhe.lowering import export
+from heatfhe.planning import Carried
+from heatfhe.planning import preset as parameter_set
 from heatfhe.sites import Prepared, load_prepared, prepare, save_prepared
 from heatfhe.training import Trained, Windows, ablation, cut, loop, read_log, recipe, train
 from heatfhe.training.losses import Terms
@@ -156,7 +158,9 @@ def test_calibrated_presets_meet_the_tolerance_after_training(name: str) -> None
 
 def test_noise_changes_the_run_and_is_repeatable() -> None:
     runs = [fresh() for _ in range(3)]
-    found = [go(p, short(noise=sigma)) for p, sigma in zip(runs, (0.0, 1e-2, 1e-2))]
+    architecture = runs[0].architecture
+    carried = Carried(architecture.stages, architecture.shape, parameter_set("insecure-paper-12"))
+    found = [go(p, short(noise=sigma), carried=carried) for p, sigma in zip(runs, (0.0, 1e-2, 1e-2))]
     assert same_weights(runs[1], runs[2])
     assert found[1].validation == found[2].validation != found[0].validation
     assert not same_weights(runs[0], runs[1])
@@ -325,6 +329,23 @@ def test_merge_compares_row_sums_about_one_midpoint(whole: Run, shift: float, sh
     again = replace(row, fit=moved, observed_init=replace(row.observed_init, hi=share * row.fit.init.hi))
     merged = merge(calibration, replace(calibration, softmaxes={**calibration.softmaxes, name: again}))
     assert merged.softmaxes[name].fit == (row.fit if kept else moved)
+
+
+def test_merge_keeps_what_was_seen_below_a_domain(whole: Run) -> None:
+    """The constants stay; a plan must know how large the reciprocals of smaller sums become."""
+    calibration = whole[1].calibration
+    name, row = next(iter(calibration.softmaxes.items()))
+    assert row.fit.refine is not None
+    assert row.observed_refine is not None
+    again = replace(
+        row,
+        observed_init=replace(row.observed_init, lo=0.5 * row.fit.init.lo),
+        observed_refine=replace(row.observed_refine, lo=0.2 * row.fit.refine.lo),
+    )
+    merged = merge(calibration, replace(calibration, softmaxes={**calibration.softmaxes, name: again}))
+    assert merged.softmaxes[name].fit == row.fit
+    assert merged.softmaxes[name].met(0) == (row.fit.init, pytest.approx(0.5 * row.fit.init.lo))
+    assert merged.softmaxes[name].met(1) == (row.fit.refine, pytest.approx(0.2 * row.fit.refine.lo))
 
 
 def test_slack_holds_a_rows_sum_further_inside(whole: Run) -> None:

@@ -100,6 +100,17 @@ def test_a_configuration_has_one_id() -> None:
             ModelConfig.from_json({**body, "config": identity, "config_id": claimed})
 
 
+def test_a_layout_nested_without_end_is_refused_by_name() -> None:
+    """The answer of a hostile server is read by the standard parser; what is too deep to be written has no digest."""
+    body, depth, deep = CONFIG.as_json(), 995, 0
+    for _ in range(depth):
+        deep = [deep]  # type: ignore[assignment]
+    written = json.dumps({**body["config"], "layout": {"x": "deep"}}, sort_keys=True, separators=(",", ":"))
+    claimed = hashlib.sha256(written.replace('"deep"', "[" * depth + "0" + "]" * depth).encode()).hexdigest()
+    with pytest.raises(WireError, match="holds what JSON cannot"):
+        ModelConfig.from_json({**body, "config": {**body["config"], "layout": {"x": deep}}, "config_id": claimed})
+
+
 @pytest.mark.parametrize("ring", [1 << 18, 1 << 31, 1 << 50])
 def test_a_ring_nobody_can_hold_is_refused_before_a_row_is_filled(ring: int) -> None:
     """A layout of 2^31 slots made a client take 8 GiB for one row."""
