@@ -21,7 +21,7 @@ def test_factors_times_domains_are_the_bounds_that_a_plan_states(name: str, refr
     circuit, params = Circuit.load(default_circuit("heat")), preset(name)
     sizes, c = Carried(circuit.stages, circuit.shape, params)(circuit.calibration), circuit.calibration
     assert set(sizes) == solved(circuit.stages)
-    steps = plan(circuit, params, programs=("logits",)).program("logits").bootstraps()
+    steps = plan(circuit, params, programs=("logits",), cost="cheddar-h200").program("logits").bootstraps()
     norms = [s for s in steps if s.operator == "layernorm" and s.period == 1 and s.kind == "bootstrap"]
     inputs = [s for s in steps if s.name.endswith("mlp.c_fc")]
     assert (len(norms), len(inputs)) == refreshed

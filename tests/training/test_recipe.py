@@ -142,7 +142,8 @@ def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) -> None:
     made = recipe(name)
-    assert (made.odd_share, made.odd_kinds) == (0.05, ("random", "shuffled", "repeated", "replaced", "runs"))
+    share = 0.08 if name == "gpt2-small" else 0.05
+    assert (made.odd_share, made.odd_kinds) == (share, ("random", "shuffled", "repeated", "replaced", "runs"))
     before = made.as_json()
     del before["odd_share"], before["odd_kinds"], before["odd_calibration"]
     old = Recipe.from_json(json.loads(json.dumps(before)))

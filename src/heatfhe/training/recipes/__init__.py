@@ -49,7 +49,7 @@ def gpt2_small(solver: Solver = "plain") -> Recipe:
 def default_model(solver: Solver = "plain") -> Recipe:
     """The embedded default model on two CPU cores in under ten minutes.
 
-    Against the paper: 90 / 420 / 250 updates instead of 500 / 3500 / 1000; the lambda_iter ramp over 60 updates
+    Against the paper: 90 / 280 / 150 updates instead of 500 / 3500 / 1000; the lambda_iter ramp over 60 updates
     instead of 500, and to 0.2 instead of 0.6, which is shared by 26 sites instead of 74; patience 4 micro-batches
     instead of 75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a twelfth of the
     updates; weights at 1.2e-4 to 4e-5 instead of 2.5e-4 to 3e-5; scores squeezed at 6 and 8 instead of 10 and 14.
@@ -73,7 +73,7 @@ def default_model(solver: Solver = "plain") -> Recipe:
             warm_up=10,
         ),
         heat=Phase(
-            updates=420,
+            updates=280,
             tokens_per_update=2048,
             lr=1.2e-4,
             final_lr=4e-5,
@@ -84,15 +84,14 @@ def default_model(solver: Solver = "plain") -> Recipe:
             warm_up=10,
         ),
         cooldown=Phase(
-            updates=250, tokens_per_update=2048, lr=4e-5, final_lr=4e-5, score_bound=8.0, halting="hard", warm_up=5
+            updates=150, tokens_per_update=2048, lr=4e-5, final_lr=4e-5, score_bound=8.0, halting="hard", warm_up=5
         ),
         iter_ramp=60,
         patience=4,
         gap=22 if relaxed else 18,
         least_init=2 if relaxed else 1,
         calibration_windows=128,
-        odd_calibration=256,
-        margin=1.1,
+        odd_calibration=512,
         micro_tokens=2048,
         precision="float32",
         validate_every=50,
