@@ -23,7 +23,6 @@ from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.tally import key_bytes, weight_bytes
 from tests.ckks.test_baby_steps import with_words
 from tests.engine.conformance import bits
-from tests.laws.test_prefix import exported
 from tests.tiny import tiny_circuit
 
 Real = NDArray[np.float64]
@@ -106,6 +105,9 @@ def test_two_layers_four_tokens(name: str) -> None:
 @pytest.mark.slow
 def test_a_llama_behind_a_public_prefix() -> None:
     """Rotary positions, three heads that share one of keys and values, a gate, and three plaintext positions first."""
+    pytest.importorskip("torch", reason="a Llama is exported from torch")
+    from tests.laws.test_prefix import exported
+
     circuit = exported("llama")[2]
     check(circuit, preset("insecure-native-11"), [3, 1], 2)
 
