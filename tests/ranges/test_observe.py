@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ def test_ranges_equal_those_by_hand() -> None:
         assert seen.log_squares["h.0.attn"][tau].lo > -1e-5
 
 
+def test_rows_are_summed_for_no_more_temperatures_than_asked() -> None:
+    prepared, text = prepare(tiny_gpt2(3)), random_tokens(3)
+    every, some = observe(prepared, [text]), observe(prepared, [text], deepest=2)
+    for name, means in some.log_means.items():
+        assert set(means) == {1, 2}
+        assert set(some.log_squares[name]) == {2}
+        for tau, seen in means.items():
+            whole = every.log_means[name][tau]
+            assert (seen.lo, seen.hi) == pytest.approx((whole.lo, whole.hi), abs=1e-5)
+        assert some.log_squares[name][2].hi == pytest.approx(every.log_squares[name][2].hi, abs=1e-5)
+
+
 def test_odd_sequences_widen_every_range_and_ask_for_no_accuracy() -> None:
     prepared, text, odd = prepare(tiny_gpt2(3)), random_tokens(3), random_tokens(11)
     alone, both, apart = (observe(prepared, s, odd=o) for s, o in (([text], []), ([text, odd], []), ([text], [odd])))
@@ -75,6 +88,19 @@ def test_streaming_is_one_batch_cut_up() -> None:
         assert whole.norms[name].hi == pytest.approx(parts.norms[name].hi, rel=1e-5)
     assert whole.magnitudes.keys() == parts.magnitudes.keys()
     assert np.allclose(whole.logit_rows, parts.logit_rows, atol=1e-4)
+
+
+def test_rows_of_logits_are_kept_evenly_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["heatfhe.ranges.observe"], "_ROWS", 8)
+    prepared = prepare(tiny_gpt2(3))
+    batches = [random_tokens(seed) for seed in range(3)]
+    every = torch.cat([prepared.logits(b, mode="exact").flatten(0, 1) for b in batches]).detach().double().numpy()
+    seen = observe(prepared, batches, temperature=0.0)
+    assert len(seen.logit_rows) <= 8
+    assert len(every) / seen.logit_stride == pytest.approx(len(seen.logit_rows), abs=1)
+    for i, row in enumerate(seen.logit_rows):  # in short: the largest entries come first or last, all are the row's own
+        own = every[i * seen.logit_stride]
+        assert float(np.max(row)) == pytest.approx(float(own.max()), abs=1e-5)
 
 
 def test_without_an_argmax_no_logits_are_kept() -> None:

@@ -13,7 +13,7 @@ from heatfhe.models import Architecture
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges.argmax import MAX_TEMPERATURE, fit_argmax
 from heatfhe.ranges.fits import FitOptions, fit_activation_site, fit_norm, fit_softmax_site
-from heatfhe.ranges.observe import Observation, Range, Tokens, observe
+from heatfhe.ranges.observe import TEMPERATURES, Observation, Range, Tokens, observe
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
 from heatfhe.stages import Activation, Attention, Norm
@@ -42,7 +42,10 @@ def calibrate(
     >>> prepared.adopt(calibration)                               # doctest: +SKIP
     """
     chosen = FitOptions(tolerance=tolerance, rule=rule, solver=solver, **options)
-    seen = observe(prepared, sequences, odd=odd, temperature=temperature, argmax=chosen.argmax, reporter=reporter)
+    seen = observe(
+        prepared, sequences, odd=odd, temperature=temperature, argmax=chosen.argmax,
+        deepest=chosen.delta_2 or TEMPERATURES[-1], reporter=reporter,
+    )  # fmt: skip
     return fit_calibration(prepared.architecture, seen, chosen, reporter=reporter)
 
 
@@ -69,13 +72,13 @@ def refit(
     if before.norms:
         kept["form"] = next(iter(before.norms.values())).fit.form
     chosen = FitOptions(**{**kept, **options})
+    deltas = {name: row.fit.delta_2 for name, row in before.softmaxes.items()}
     with prepared.switch.kept():
         prepared.set_mode("training", halting="hard")  # guarded, but what is seen is what came before each clamp
         seen = observe(
             prepared, sequences, odd=odd, mode="training", temperature=temperature, argmax=chosen.argmax,
-            reporter=reporter,
+            deepest=max(deltas.values(), default=1), reporter=reporter,
         )  # fmt: skip
-    deltas = {name: row.fit.delta_2 for name, row in before.softmaxes.items()}
     return fit_calibration(
         prepared.architecture, seen, chosen, counts=prepared.counts(), deltas=deltas, reporter=reporter
     )

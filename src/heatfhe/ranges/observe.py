@@ -98,8 +98,9 @@ class Observer:
     rational seed may have a pole below the lower one.)
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, deepest: int = TEMPERATURES[-1]) -> None:
         self.seen = seen = Observation(prefix=prepared.config.prefix)
+        self._temperatures = tuple(tau for tau in TEMPERATURES if tau <= deepest)
         self.odd = False
         takes: dict[str, Callable[[Tensor], None]] = {}
         for stage in prepared.architecture.stages:
@@ -150,29 +151,30 @@ class Observer:
         together = _SCORES.get(scores.device.type, _SCORES["cpu"]) // columns**2
         parts = scores.detach().reshape(-1, rows, columns).split(max(1, together))
         ends = torch.stack(
-            [_ends(part, hidden, self._length(scores)) for part in parts]
+            [_ends(part, hidden, self._length(scores), self._temperatures) for part in parts]
         )  # read back once: a GPU must not wait
         lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
         means, squares = seen.log_means.setdefault(owner, {}), seen.log_squares.setdefault(owner, {})
-        tables: list[tuple[dict[Any, Range], Any]] = [(seen.scores, owner), *((means, tau) for tau in TEMPERATURES)]
-        tables += [(squares, tau) for tau in TEMPERATURES[1:]]
+        taus = self._temperatures
+        tables: list[tuple[dict[Any, Range], Any]] = [(seen.scores, owner), *((means, tau) for tau in taus)]
+        tables += [(squares, tau) for tau in taus[1:]]
         for (table, key), lo, hi in zip(tables, lows, highs, strict=True):
             table.setdefault(key, Range()).add(owner, lo, hi, odd=self.odd)
 
 
-def _ends(scores: Tensor, hidden: Tensor, length: Tensor) -> Tensor:
+def _ends(scores: Tensor, hidden: Tensor, length: Tensor, taus: Sequence[int]) -> Tensor:
     """Least and greatest (quantities, 2) of the scores, of every L_tau, then of L_(tau/2) - 2 L_tau from tau = 2 on."""
     low = scores.masked_fill(hidden, torch.inf).amin()
     e = scores.masked_fill(hidden, -torch.inf)  # worked on in place from here
     top = e.amax(dim=-1)
-    e.sub_(top[..., None]).mul_(1.0 / TEMPERATURES[-1]).exp_()
+    e.sub_(top[..., None]).mul_(1.0 / taus[-1]).exp_()
     means: dict[int, Tensor] = {}
-    for tau in reversed(TEMPERATURES):
+    for tau in reversed(taus):
         means[tau] = top / tau + torch.log(e.sum(dim=-1) / length)
         if tau > 1:
             e.mul_(e)
-    rows = [means[tau] for tau in TEMPERATURES] + [means[tau // 2] - 2.0 * means[tau] for tau in TEMPERATURES[1:]]
+    rows = [means[tau] for tau in taus] + [means[tau // 2] - 2.0 * means[tau] for tau in taus[1:]]
     return torch.stack([torch.stack([low, top.amax()]), *(torch.stack(torch.aminmax(row)) for row in rows)])
 
 
@@ -185,6 +187,7 @@ def observe(
     mode: Mode = "exact",
     temperature: float = MAX_TEMPERATURE,
     argmax: bool = True,
+    deepest: int = TEMPERATURES[-1],
     reporter: Reporter = SILENT,
     total: int | None = None,
 ) -> Observation:
@@ -192,11 +195,13 @@ def observe(
 
     ``odd`` sequences come after them and ask for no accuracy (``Range.least``).
     ``temperature`` is the highest that the argmax shall sample at: logits are kept with noise up to it. Where no argmax
-    will be fitted, ``argmax=False`` keeps none.
+    will be fitted, ``argmax=False`` keeps none. ``deepest`` is the largest delta_2 that will be asked for: rows are
+    summed once for every power of two up to it.
     """
-    observer = Observer(prepared)
+    observer = Observer(prepared, deepest)
     seen, rng = observer.seen, np.random.default_rng(0)
     seen.temperature = temperature
+    kept: list[NDArray[np.floating]] = []
     hooks = _watch(prepared, observer)
     reporter.start("observe", total)
     try:
@@ -206,7 +211,7 @@ def observe(
                 logits = prepared.logits(batch, mode=mode)
                 observer.magnitude("logits", logits)
                 if argmax:
-                    _keep_rows(seen, logits, rng)
+                    _keep_rows(seen, kept, logits)
                 seen.context = max(seen.context, len(seen.prefix) + batch.shape[-1])
                 seen.sequences += batch.shape[0]
                 reporter.advance("observe", sequences=seen.sequences)
@@ -216,6 +221,9 @@ def observe(
         reporter.done("observe")
     if seen.sequences == 0:
         raise DataError("calibration saw no sequence: every range is empty; give at least one sequence of tokens")
+    for row in kept:
+        short, seen.logit_weights = shorten(sampled_rows(row, temperature, rng))
+        seen.logit_rows.append(short)
     seen.fingerprint = prepared.fingerprint()
     return seen
 
@@ -261,14 +269,14 @@ def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
     return batch
 
 
-def _keep_rows(seen: Observation, logits: Tensor, rng: np.random.Generator) -> None:
+def _keep_rows(seen: Observation, kept: list[NDArray[np.floating]], logits: Tensor) -> None:
     """Keep every logit_stride-th row of the stream; when there are too many, drop every other and double the stride."""
-    for row in logits.reshape(-1, logits.shape[-1]):
-        if seen.logit_seen % seen.logit_stride == 0:
-            rows = sampled_rows(row.double().cpu().numpy(), seen.temperature, rng)
-            short, seen.logit_weights = shorten(rows)
-            seen.logit_rows.append(short)
-        seen.logit_seen += 1
-        if len(seen.logit_rows) > _ROWS:
-            seen.logit_rows = seen.logit_rows[::2]
+    rows = logits.reshape(-1, logits.shape[-1])
+    at = -seen.logit_seen % seen.logit_stride
+    while at < len(rows):
+        kept.append(rows[at].double().cpu().numpy())
+        if len(kept) > _ROWS:
+            kept[:] = kept[::2]
             seen.logit_stride *= 2
+        at += -(seen.logit_seen + at) % seen.logit_stride or seen.logit_stride
+    seen.logit_seen += len(rows)
