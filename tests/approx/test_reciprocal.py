@@ -181,6 +181,21 @@ def test_goldschmidt_meets_its_stated_bound(d: float, count: int) -> None:
     assert error <= abs(1.0 - d) ** (2**count) + 1e-13
 
 
+@given(
+    share=st.floats(0.0, 1.0), kappa=st.floats(2.0, 1e9), count=st.integers(1, 24), ahead=st.integers(0, 24),
+    solver=st.sampled_from(("plain", "relaxed", "below")), scale=st.floats(0.01, 100.0), gain=st.floats(1e-8, 1e3),
+)  # fmt: skip
+def test_a_numerator_carried_ahead_ends_at_the_same_bits(
+    share: float, kappa: float, count: int, solver: str, ahead: int, scale: float, gain: float
+) -> None:
+    fit = ReciprocalFit(lo=1.0, hi=kappa, solver=solver)
+    d, ahead = kappa**share / scale, min(ahead, count)
+    other = gain if gain != scale else 2.0 * gain  # equal ones share their seed
+    assert reciprocal(d, fit, count, scale=scale, gain=other, ahead=ahead) == reciprocal(
+        d, fit, count, scale=scale, gain=other
+    )
+
+
 def test_a_planned_schedule_cut_short_is_off_by_its_scale() -> None:
     fit = _fit(100.0, "relaxed")
     s = fit.schedule(5)
@@ -219,6 +234,8 @@ def test_bad_domains_are_refused_by_name(lo: float, hi: float, match: str) -> No
 
 
 def test_other_refusals() -> None:
+    with pytest.raises(ConfigError, match="ahead for 0 to 3 iterations, not 4"):
+        reciprocal(1.5, ReciprocalFit(lo=1.0, hi=2.0), 3, ahead=4)
     fit = _fit(10.0, "plain")
     with pytest.raises(ConfigError, match="'plain', 'relaxed', 'below', got 'fast'"):
         ReciprocalFit(lo=1.0, hi=2.0, solver="fast")

@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heatfhe.approx import ReciprocalFit
 from heatfhe.circuit import Circuit
-from heatfhe.engine import Conversation, Runner, key_request
+from heatfhe.engine import ClearEngine, Conversation, Runner, key_request, run
+from heatfhe.engine.clear import ClearValue
+from heatfhe.engine.protocol import Plain
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
+from heatfhe.evaluation.lockstep import logit_bits
 from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
 from heatfhe.files import write_json
-from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, Step, cost_table, plan
+from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, ProgramName, Step, cost_table, plan
 from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.show import bars
 from heatfhe.planning.tally import key_bytes, path, tally, weight_bytes
@@ -298,3 +302,44 @@ def test_a_tight_plan_has_the_same_refreshes_and_keeps_more_bits_of_rows_that_do
         assert max(np.abs(r[0] - e).max() for r, e in zip(rows, exact)) < 1e-7  # the same function
         errors.append(np.abs(rows[0][1] - rows[0][0]).max())
     assert errors[1] < errors[0] / 10
+
+
+class Rounding(ClearEngine):
+    """A clear engine whose products err as those of a ciphertext do: by as much whatever their size."""
+
+    ERROR = 1e-8
+
+    def _rounded(self, a: ClearValue) -> ClearValue:
+        assert self.rng is not None
+        return replace(a, slots=a.slots + self.ERROR * self.rng.standard_normal(a.slots.shape))
+
+    def multiply(self, a: ClearValue, b: ClearValue) -> ClearValue:
+        return self._rounded(super().multiply(a, b))
+
+    def multiply_plain(self, a: ClearValue, p: Plain) -> ClearValue:
+        return self._rounded(super().multiply_plain(a, p))
+
+
+def test_many_iterations_survive_the_rounding_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first reciprocal whose domain reaches far beyond its text: its numerator may double at every iteration."""
+    circuit = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
+    softmaxes = {
+        n: replace(
+            c, init_count=22, fit=replace(c.fit, init=ReciprocalFit(lo=c.fit.init.lo / 1e3, hi=c.fit.init.hi * 1e3))
+        )
+        for n, c in circuit.calibration.softmaxes.items()
+    }
+    wide = replace(circuit, calibration=replace(circuit.calibration, softmaxes=softmaxes))
+    params = clear_params(64, levels=13)
+    exact, bits = wide.run(np.array([[3, 7, 5]]))[0], {}
+    for ahead in (True, False):
+        if not ahead:
+            monkeypatch.setattr("heatfhe.planning.programs.attention.carried_ahead", lambda *_: 0)
+        made = plan(wide, params, programs=("logits",), precision=8.0)
+        engine = Rounding(params, strict=False, rng=np.random.default_rng(0))
+        rows = [[engine.value(made.packing.pack_residual(wide.folded.token[t]))] for t in (3, 7, 5)]
+        found = run(made, wide, engine, rows, program=ProgramName.LOGITS)
+        logits = [made.packing.unpack_vocabulary([engine.read(p) for p in parts]) for parts in found]
+        bits[ahead] = min(logit_bits(e, g) for e, g in zip(exact, logits, strict=True))
+    assert bits[True] > 13.0
+    assert bits[False] < 9.0

@@ -120,35 +120,46 @@ def _schedule(fit: ReciprocalFit, count: int) -> tuple[float, ...]:
     return tuple(reversed(s))
 
 
-def goldschmidt(n: T, d: T, count: int, schedule: Sequence[float] | None = None) -> T:
+def goldschmidt(n: T, d: T, count: int, schedule: Sequence[float] | None = None, *, ahead: int = 0) -> T:
     """n / d by repeated n, d <- n f, d f with f = 2 s_i - d.
 
-    Domain  0 < d < 2 (the caller scales; with a schedule, d and n come multiplied by s_0).
+    ``ahead`` iterations, the first ones, multiply by f / 2: n comes 2**ahead times as large and d half as large. The
+    result is the same to the bit (powers of two round nothing), but n never starts small, which counts where errors are
+    absolute, as they are under encryption.
+
+    Domain  0 < d < 2 (the caller scales; with a schedule, d and n come multiplied by s_0); 0 <= ahead <= count.
     Bound   relative error exactly |1 - d|**(2**count) without a schedule, rounding aside.
     Depth   count levels: n and d descend together, 2 - d is free; n may be as deep as d.
     Source  Goldschmidt 1964; the paper, memory-efficient gradients.
     """
     for i in range(count):
-        f = (2.0 if schedule is None else 2.0 * schedule[i]) - d
+        top = 1.0 if schedule is None else schedule[i]
+        f = (top if i < ahead else 2.0 * top) - d
         n = n * f
         if i + 1 < count:
-            d = d * f
+            d = d * f if i >= ahead else (d * f) * (2 if i + 1 < ahead else 4)
     return n
 
 
-def reciprocal(d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0, gain: Plain = 1.0) -> T:
-    """gain / (scale d), with scale and gain folded into the seed's constants.
+def reciprocal(d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0, gain: Plain = 1.0, ahead: int = 0) -> T:
+    """gain / (scale d), with scale and gain folded into the seed's constants; ``ahead`` as in goldschmidt.
 
-    Domain  fit.lo <= scale d <= fit.hi.
+    Domain  fit.lo <= scale d <= fit.hi; 0 <= ahead <= count.
     Bound   |1 - scale d y / gain| <= fit.error(count).
     Depth   2 + count levels for count >= 1, 1 for count = 0.
     Source  Goldschmidt 1964 from the minimax linear seed.
     """
     s = fit.schedule(count)
     top, slope = s[0] * fit.alpha, -s[0] * fit.beta
-    n: T = d * (slope * scale * gain) + top * gain
+    if not 0 <= ahead <= count:
+        raise ConfigError(f"a numerator is carried ahead for 0 to {count} iterations, not {ahead}")
+    lead = gain * float(1 << ahead)
+    n: T = d * (slope * scale * lead) + top * lead
     if count == 0:
         return n
+    if ahead:
+        half: T = d * (slope * scale * scale * 0.5) + top * scale * 0.5
+        return goldschmidt(n, d * half, count, s, ahead=ahead)
     scaled: T = d * _seed_for_denominator(d, n, scale, gain, top, slope)
     return goldschmidt(n, scaled, count, s)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from heatfhe.approx import reciprocal
+from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, to_heads
@@ -123,6 +123,16 @@ def _keys_and_values(b: Builder, babies: dict[int, Traced], k: LinearMap, v: Lin
     return both, carried
 
 
+def carried_ahead(b: Builder, fit: ReciprocalFit, count: int, gain: float) -> int:
+    """Iterations for which a tight reciprocal's numerator is carried ahead, so that it begins no smaller than aim / 2.
+
+    Two dozen iterations double the numerator two dozen times: as small as it would have to begin, the errors of single
+    products, some 1e-8, would be as large as itself.
+    """
+    begins = gain * fit.schedule(count)[0] * fit.alpha
+    return min(count, max(0, math.floor(math.log2(b.scales.aim / begins)))) if b.tight else 0
+
+
 def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
     """The row, and the factor it is carried by: all sums lie in (0, aim] whatever the row's length.
 
@@ -165,7 +175,11 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
         times = back if back.rows else int(back.coefficient)
 
         part = COMMON if number == 0 and c.fit.passes else 1.0
-        return lambda s: r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain / back)), part=part) * times
+        gain = gain / back
+        ahead = carried_ahead(b, fit, count, gain.coefficient * p.context**gain.rows)
+        return lambda s: (
+            r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain, ahead=ahead)), part=part) * times
+        )
 
     with r.scope(name, "softmax"):
         squared = 1.0 / (1 << c.fit.exponential.squarings)

@@ -34,7 +34,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, Packing, linear_map
 from heatfhe.planning.plaintexts import Bias, Order, Public, Rows, Shift, Store
-from heatfhe.planning.programs.attention import COMMON, THIRDS
+from heatfhe.planning.programs.attention import COMMON, THIRDS, carried_ahead
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.programs.decoder import check_layouts, norm
 from heatfhe.planning.recorder import FREE_TIMES, Traced
@@ -279,12 +279,13 @@ class _Packed:
             if not last and b.tight and back.coefficient > FREE_TIMES:
                 back = back * (ROWS / r.rows).power(0.5)
             gain = gain / back
+            ahead = carried_ahead(b, fit, count, gain.coefficient * r.rows**gain.rows)
             times = back * every if back.rows else int(back.coefficient)
             part = 1.0 if last or number else COMMON
 
             def solve(s: Traced) -> Traced:
                 given = gain.coefficient if last else gain * every
-                y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=given)), part=part) * times
+                y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=given, ahead=ahead)), part=part) * times
                 return y if len(self.scores) == self.blocks else r.join(*(r.select(y, q) for q, _ in self.scores))
 
             return solve
