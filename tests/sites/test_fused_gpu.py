@@ -121,7 +121,7 @@ def _recipe(solver: str):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("solver", ["plain", "relaxed"])
 def test_a_captured_update_has_the_gradient_of_a_plain_one(solver: str) -> None:
     from heatfhe.halting import BackOff
-    from heatfhe.training.captured import CapturedStep
+    from heatfhe.training.captured import CapturedBatch
     from heatfhe.training.loop import configure, make_optimizer
     from heatfhe.training.losses import losses, prior
 
@@ -135,7 +135,7 @@ def test_a_captured_update_has_the_gradient_of_a_plain_one(solver: str) -> None:
         targets = BackOff.start(prepared.sites)
         optimizer = make_optimizer(prepared, recipe.heat, recipe)
         if captured:
-            step = CapturedStep(prepared, None, recipe.heat, tokens, share=1.0, narrow=False)
+            step = CapturedBatch(prepared, None, recipe.heat, tokens, share=1.0, narrow=False)
             step.pull(prior(prepared, recipe, targets, 7), 0.5)
             before = prepared.modes()
             mean, finite, modes = step.update([tokens], optimizer, 1e9)
@@ -153,7 +153,7 @@ def test_a_captured_update_has_the_gradient_of_a_plain_one(solver: str) -> None:
 def test_a_captured_update_with_odd_windows_has_the_gradient_of_a_plain_one() -> None:
     """Replays with other marks, and without any between them: what is copied in counts, not what was captured."""
     from heatfhe.halting import BackOff
-    from heatfhe.training.captured import CapturedStep
+    from heatfhe.training.captured import CapturedBatch
     from heatfhe.training.loop import configure, make_optimizer
     from heatfhe.training.losses import losses, prior
 
@@ -168,7 +168,7 @@ def test_a_captured_update_with_odd_windows_has_the_gradient_of_a_plain_one() ->
     for group in optimizer.param_groups:
         group["lr"] = 0.0
         group["weight_decay"] = 0.0
-    step = CapturedStep(prepared, teacher, recipe.heat, tokens, share=1.0, narrow=False, mixed=True)
+    step = CapturedBatch(prepared, teacher, recipe.heat, tokens, share=1.0, narrow=False, mixed=True)
     step.pull(prior(prepared, recipe, targets, 7), 0.5)
     tasks = []
     for marks in ([1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 1], [1, 0, 0]):
@@ -193,7 +193,7 @@ def test_a_captured_update_with_odd_windows_has_the_gradient_of_a_plain_one() ->
 
 
 def test_a_captured_update_with_a_nan_changes_nothing() -> None:
-    from heatfhe.training.captured import CapturedStep
+    from heatfhe.training.captured import CapturedBatch
     from heatfhe.training.loop import configure, make_optimizer
 
     recipe = _recipe("plain")
@@ -201,7 +201,7 @@ def test_a_captured_update_with_a_nan_changes_nothing() -> None:
     tokens = tokens[:, :129]
     configure(prepared, recipe.heat, recipe)
     optimizer = make_optimizer(prepared, recipe.heat, recipe)
-    step = CapturedStep(prepared, None, recipe.heat, tokens, share=1.0, narrow=False)
+    step = CapturedBatch(prepared, None, recipe.heat, tokens, share=1.0, narrow=False)
     before = {n: p.detach().clone() for n, p in prepared.named_parameters()}
     step.pull(torch.zeros_like(step._prior).cpu(), float("nan"))
     _, finite, _ = step.update([tokens], optimizer, recipe.clip)
