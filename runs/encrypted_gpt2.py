@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-2 small under encryption at 128 bits on one GPU, in stages: train a HEAT circuit, then plan, make keys, run it.
 
-    python runs/encrypted_gpt2.py train --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out OUT [--share 1.0]
-        [--preset heat] [--solver plain] [--odd 0.04] [--also CODE.npy ...]
+    python runs/encrypted_gpt2.py train --checkpoint DIR --train TOKENS.npy --out OUT [--share 1.0] [--preset heat]
+        [--solver plain] [--odd 0.04] [--set margin=1.2 heat.lambda_iter=0.9] [--also CODE.npy ...]
     python runs/encrypted_gpt2.py stress --model OUT/model --heldout TOKENS.npy --out OUT [--texts A.npy B.npy]
     python runs/encrypted_gpt2.py calibrate --checkpoint DIR --train TOKENS.npy --out OUT
     python runs/encrypted_gpt2.py run --circuit OUT/circuit --prompts TOKENS.npy --out OUT [--tokens 16] [--prompt 8]
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -70,6 +71,34 @@ class Journal:
             f.write(line + "\n")
 
 
+class Laps:
+    """A reporter that keeps how long every task took, in the order of their ends."""
+
+    def __init__(self) -> None:
+        self.seconds: list[tuple[str, float]] = []
+        self._began: dict[str, float] = {}
+
+    def start(self, task: str, total: int | None = None) -> None:
+        self._began[task] = time.perf_counter()
+
+    def advance(self, task: str, **facts: Any) -> None:
+        pass
+
+    def done(self, task: str) -> None:
+        self.seconds.append((task, round(time.perf_counter() - self._began[task], 2)))
+
+
+def changed(recipe: Any, fields: list[str]) -> Any:
+    """A recipe with some of its fields set anew: margin=1.2, heat.lambda_iter=0.9."""
+    for field in fields:
+        name, _, value = field.partition("=")
+        phase, _, part = name.rpartition(".")
+        owner = getattr(recipe, phase) if phase else recipe
+        owner = replace(owner, **{part: type(getattr(owner, part))(float(value))})
+        recipe = replace(recipe, **{phase: owner}) if phase else owner
+    return recipe
+
+
 def train_stage(args: argparse.Namespace) -> None:
     """The recipe gpt2-small as ``heat train`` runs it, its argmax fitted, exported as a circuit."""
     import torch
@@ -83,19 +112,19 @@ def train_stage(args: argparse.Namespace) -> None:
     torch.set_float32_matmul_precision("high")
     journal = Journal(args.out / "train.jsonl")
     chosen = ablation(args.preset, recipe("gpt2-small", args.solver).scaled(args.share))
-    chosen = chosen if args.odd is None else replace(chosen, odd_share=args.odd)
+    chosen = changed(chosen if args.odd is None else replace(chosen, odd_share=args.odd), args.set)
     journal.write("recipe", digest=chosen.digest, also=[path.stem for path in args.also], **chosen.as_json())
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
     prepared = prepare(parent.to("cuda" if torch.cuda.is_available() else "cpu").eval())
-    windows, held = (cut(np.load(p).astype(np.int64), chosen.context) for p in (args.train, args.heldout))
-    held = replace(held, rows=held.rows[:8])
+    windows, held = cut(np.load(args.train).astype(np.int64), chosen.context).split(8)  # held-out text is for stress
     count = beside(ALSO, len(windows.rows))
     for path in args.also:
         windows = windows.mixed(some_of(cut(np.load(path).astype(np.int64), chosen.context).rows, count))
-    trained = train(prepared, windows, chosen, held_out=held, tensorboard=False)
+    laps = Laps()
+    trained = train(prepared, windows, chosen, held_out=held, tensorboard=False, reporter=laps)
     shown = ("iterations", "seed_iterations", "seconds", "validation", "deployed", "diverged", "left", "skipped")
     facts = {name: getattr(trained, name) for name in shown}
-    journal.write("trained", **facts, total=sum(trained.iterations.values()))
+    journal.write("trained", **facts, total=sum(trained.iterations.values()), laps=laps.seconds)
     save_prepared(prepared, args.out / "model")
     name = f"gpt2-small-wiki-{args.preset}"
     circuit = export(prepared, trained.calibration, args.out / "circuit", name=name, context=CONTEXT)
@@ -109,16 +138,24 @@ def stress_stage(args: argparse.Namespace) -> None:
 
     from heatfhe.evaluation import stress_prepared, stress_rows, text_rows
     from heatfhe.sites import load_prepared
+    from heatfhe.training import cut, window_losses
 
     torch.set_float32_matmul_precision("high")
     journal = Journal(args.out / "stress.jsonl")
     folder = args.model or args.out / "model"
     prepared = load_prepared(folder, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
-    prepared.to("cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    prepared.to(device)
     shape = prepared.architecture.shape
     held = text_rows(str(args.heldout), np.load(args.heldout), shape.context, 10**6)
     rows = stress_rows(held, shape.vocabulary, shape.context, args.windows)
     texts = {path.stem: text_rows(str(path), np.load(path), shape.context, args.windows) for path in args.texts}
+    for path in (args.heldout, *args.texts):
+        parts = cut(np.load(path).astype(np.int64), shape.context).rows
+        loss = window_losses(prepared, torch.from_numpy(parts).to(device), args.batch)
+        fine = loss[loss.isfinite()]
+        facts = {"windows": len(loss), "diverged": len(loss) - len(fine), "perplexity": math.exp(fine.mean())}
+        journal.write("text", text=path.stem, **facts)
     for kind, part in {args.heldout.stem: held, **rows, **texts}.items():
         began = time.perf_counter()
         found = stress_prepared(prepared, {kind: part}, batch=args.batch)[0]
@@ -404,6 +441,7 @@ def main() -> None:
     parser.add_argument("--preset", default="heat", help="heat, control, control-distilled ...")
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain")
     parser.add_argument("--odd", type=float, help="share of odd windows (default: the recipe's)")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=NUMBER", help="other fields of the recipe")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="token ids of other text to mix in")
     parser.add_argument("--model", type=Path, help="folder of the trained model (default: OUT/model)")
     parser.add_argument(
