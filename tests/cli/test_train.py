@@ -201,6 +201,8 @@ def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytes
     assert totals[7] <= totals[4]  # fixed-counts: its own calibration, which saw odd windows, cut to HEAT's total
     assert all(row["windows"] == 3 and row["perplexity"] > 1 for row in body["rows"])
     assert read_json(out / "compare.json", "heatfhe-comparison", (2,)) == body
+    tightest = next(row for row in body["rows"] if row["name"].startswith("calibrated 1e-04"))
+    assert body["parent"] == pytest.approx(tightest["perplexity"], rel=1e-2)  # its own counts change little
     assert (out / "compare.md").read_text().count("\n") == 2 + 9
     before = {p: p.stat().st_mtime_ns for p in out.rglob("circuit.json")}
     assert len(before) == 9

@@ -13,13 +13,16 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heatfhe.assets import sampled_stories
 from heatfhe.circuit import Circuit
 from heatfhe.cli import main
 from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.evaluation.fidelity import log_softmax
 from heatfhe.planning import cost_table
 from heatfhe.planning.params import preset
 from heatfhe.report import Material, gather, quality, render
@@ -322,6 +325,27 @@ def test_command_writes_a_page_and_figures(tmp_path: Path, capsys: pytest.Captur
         p.name for p in figures.iterdir()
     }
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in figures.glob("*.png"))
+
+
+def test_command_measures_perplexity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the embedded stories where the tokenizer is theirs, on --text where one is given, and not at all otherwise."""
+    out = tmp_path / "r.html"
+    words = ["report", "default", "--params", "none", "--windows", "1", "-o", str(out), "--json"]
+    assert main(words) == 0
+    circuit = Circuit.from_pretrained("default")
+    tokens = circuit.encode("\n".join(sampled_stories()[-40:]))[: circuit.room]
+    logs = log_softmax(circuit.run(np.asarray([tokens[:-1]])))[0]
+    wanted = math.exp(-np.mean([row[t] for row, t in zip(logs, tokens[1:])]))
+    assert f"<span>{wanted:.4g}</span>" in out.read_text()
+    assert "<h3>On 1 window of the last of the embedded stories</h3>" in out.read_text()
+    (tmp_path / "own.txt").write_text("The cat sat on the mat. " * 60)
+    assert main([*words, "--text", str(tmp_path / "own.txt")]) == 0
+    assert f"<h3>On 1 window of {tmp_path / 'own.txt'}</h3>" in out.read_text()
+    assert main([*words[:-5], "--windows", "0", *words[-3:]]) == 0
+    assert '<section id="quality"' not in out.read_text()
+    capsys.readouterr()
+    assert main([*words, "--text", str(tmp_path / "gone.txt")]) == 1
+    assert "no such file; give --text" in capsys.readouterr().err
 
 
 def test_report_needs_no_torch() -> None:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     on = str(args.text) if args.text else "the last of the embedded stories"
     runs = [circuit_folder(name) for name in args.runs]
     measure = partial(_perplexity, text=args.text, windows=args.windows) if args.windows else None
-    measured_on = f"{args.windows} windows of {on}"
+    measured_on = f"{args.windows} window{'' if args.windows == 1 else 's'} of {on}"
     found = gather(runs, params=params, costs=costs, perplexity=measure, measured_on=measured_on)
     command = "heat report " + " ".join(shlex.quote(a) for a in _arguments(args))
     page = render(found, title=args.title, versions=_versions(), commands=[command])
