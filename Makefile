@@ -34,7 +34,7 @@ test-gpu: ## tests that need an NVIDIA GPU; PYTHON=python3 runs them on that Pyt
 	 $$python $(PYTEST) -o addopts="-q -ra --durations=10" $$(grep -rl "mark.gpu" tests --include="*.py") -m gpu # plugins may be missing
 
 check: ## ruff, mypy strict, walls between rooms, docs
-	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_shape.py tests/test_exports.py tests/test_import.py tests/test_docs.py
+	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_shape.py tests/test_exports.py tests/test_import.py tests/test_docs.py tests/test_site.py
 
 bench: ## speed, always as a ratio against a named peer in the same run
 	@env=$(MAIN) && for b in bench/[a-z]*.py; do echo "== $$b"; $$env/bin/python $$b; done
