@@ -5,7 +5,7 @@ export PYTHONPATH := src
 export OMP_WAIT_POLICY := passive
 PYTEST = -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs proofs clean
+.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs doc-tables proofs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,13 +34,16 @@ test-gpu: ## tests that need an NVIDIA GPU; PYTHON=python3 runs them on that Pyt
 	 $$python $(PYTEST) -o addopts="-q -ra --durations=10" $$(grep -rl "mark.gpu" tests --include="*.py") -m gpu # plugins may be missing
 
 check: ## ruff, mypy strict, walls between rooms, docs
-	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_shape.py tests/test_exports.py tests/test_import.py tests/test_docs.py
+	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_shape.py tests/test_exports.py tests/test_import.py tests/test_docs.py tests/test_site.py
 
 bench: ## speed, always as a ratio against a named peer in the same run
 	@env=$(MAIN) && for b in bench/[a-z]*.py; do echo "== $$b"; $$env/bin/python $$b; done
 
-docs: ## the API page, from docstrings
-	@env=$(MAIN) && $$env/bin/python scripts/api_page.py
+docs: ## the documentation as a site in build/site; a dead link or a page outside the navigation fails
+	@env=$$(scripts/setup docs) && NO_MKDOCS_2_WARNING=1 $$env/bin/python -m mkdocs build --strict && echo "open build/site/index.html; to search it too: python3 -m http.server -d build/site"
+
+doc-tables: ## write the tables of the documentation that the code can make
+	@env=$(MAIN) && $$env/bin/python scripts/doc_tables.py
 
 proofs: ## check the Coq proofs
 	@scripts/proofs

@@ -275,7 +275,9 @@ def look(demo: Demo, answer: dict[str, Any], seen: bytes, prompt: list[int]) -> 
     print("  64 bytes from the middle of the first ciphertext:")
     print("\n".join(f"    {line}" for line in lines) + "\n", flush=True)
     words = {"prompt": PROMPT, "answer": answer["text"]}
-    return {"server": {"facts": server, "hex": "\n".join(lines)}, "client": {"facts": client, **words}}
+    timing = {"prompt": len(prompt), "tokens": body["steps"], "server": spent, "client": answer["seconds"]}
+    saw = {"facts": server, "hex": "\n".join(lines)}
+    return {"server": saw, "client": {"facts": client, **words}, "timing": timing}
 
 
 def compare_logits(demo: Demo, folder: Path) -> None:

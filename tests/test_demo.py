@@ -50,13 +50,13 @@ def test_killed_three_times_it_still_ends_well(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"seed {seed}: {done.stdout[-1500:]}\n{done.stderr[-1500:]}"
     assert "equal to the plaintext circuit's tokens" in done.stdout
-    readme = re.search(r"## What you will see.*?```text\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    assert readme is not None
+    shown = re.search(r"## What you will see.*?```text\n(.*?)```", (ROOT / "docs" / "demo.md").read_text(), flags=re.S)
+    assert shown is not None
     said = {shape(line) for line in done.stdout.splitlines()}
     kept = ("train", "set-up", "measure", "serve")  # a second run says that these are kept, or where it serves
-    for line in readme.group(1).splitlines():
+    for line in shown.group(1).splitlines():
         if line and not any(f"] {stage} " in line for stage in kept):
-            assert shape(line) in said, f"README shows what the demo does not say: {line}"
+            assert shape(line) in said, f"docs/demo.md shows what the demo does not say: {line}"
     facts = json.loads((tmp_path / "demo" / "demo.json").read_text())["body"]
     names = ["set-up", "train", "measure", "plan", "serve", "keys", "generate", "check", "fidelity"]
     assert [name for name, _ in facts["stages"]] == names

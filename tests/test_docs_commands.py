@@ -22,7 +22,7 @@ import pytest
 from heatfhe.assets import default_circuit, default_parent, sampled_stories
 from heatfhe.planning import Packing, Rules, cost_table, place, record
 from heatfhe.planning.params import preset
-from tests.test_docs import ROOT, commands_of
+from tests.test_docs import NUMBERS, ROOT, commands_of, script
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
@@ -113,7 +113,12 @@ def test_readme_five_lines(tmp_path: Path) -> None:
         assert re.search(r"https://0\.0\.0\.0:\d+", line)
 
 
-def test_readme_gpt2_small_is_what_planning_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planned_table_is_what_the_code_says() -> None:
+    tables = script("doc_tables")
+    assert tables.on_page("planned") == tables.planned(), "run python scripts/doc_tables.py planned"
+
+
+def test_planned_gpt2_small_is_what_planning_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bootstraps of a GPT-2-small token at the paper's counts, placed anew."""
     monkeypatch.syspath_prepend(str(ROOT / "runs"))
     from gpt2_small_fixture import gpt2_small
@@ -126,7 +131,7 @@ def test_readme_gpt2_small_is_what_planning_says(monkeypatch: pytest.MonkeyPatch
         graph = recording.graph(levels=8, fixed={}, required={"next": 8})
         found.append(place(graph, params, cost_table("unit"), algorithm="exact", rules=Rules()).bootstraps)
     words = f"{found[0]} bootstraps ({found[1]} at the calibrated counts) on 8 levels"
-    assert words in " ".join(README.read_text().split()), f"README should say: {words}"
+    assert words in " ".join(NUMBERS.read_text().split()), f"docs/numbers.md should say: {words}"
 
 
 def certificate(place: Path, key_place: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import heatfhe
 from heatfhe.errors import ConfigError, DataError, FileFormatError
 from heatfhe.planning import Plan
 from tests.server.serving import served_circuit
+from tests.test_docs import script
 
 
 def test_names_do_for_folders_and_parameter_sets(tmp_path: Path) -> None:
@@ -65,10 +67,9 @@ def test_the_example_of_run_runs() -> None:
 
 
 def test_every_public_name_is_on_the_api_page() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
-    own = page.partition("## heatfhe\n")[2].partition("\n## heatfhe.")[0]
+    own = script("api_page").pages()["api/index.md"]
     for name in heatfhe.__all__:
-        assert f"`{name}" in own, f"heatfhe.{name} is not in docs/api.md"
+        assert re.search(rf"^### (?:class )?`{name}\b", own, flags=re.M), f"heatfhe.{name} is on no page of the API"
 
 
 def test_a_circuit_without_tokenizer_says_so(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +68,15 @@ def test_train_writes_a_run_and_goes_on_from_it(
         "circuit",
         "log.jsonl",
         "model",
+        "run.json",
     ]
+    made_from = read_json(out / "run.json", "heatfhe-run", (1,))
+    assert made_from["command"].startswith(f"heat train {model}")
+    assert made_from["recipe"]["seed"] == 0
+    assert made_from["corpus"]["context"] == 16
+    assert re.fullmatch(r"[0-9a-f]{40}\+?", made_from["commit"] or "0" * 40)
+    (parent,) = (x["loss"] for x in read_log(out) if x["kind"] == "parent")
+    assert 0 < parent < 2 * math.log(Circuit.load(out / "circuit").shape.vocabulary)
     circuit = Circuit.load(out / "circuit")
     assert circuit.digest == body["digest"]
     assert circuit.name == "tiny-heat"  # no path in it
@@ -191,6 +201,8 @@ def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytes
     assert totals[7] <= totals[4]  # fixed-counts: its own calibration, which saw odd windows, cut to HEAT's total
     assert all(row["windows"] == 3 and row["perplexity"] > 1 for row in body["rows"])
     assert read_json(out / "compare.json", "heatfhe-comparison", (2,)) == body
+    tightest = next(row for row in body["rows"] if row["name"].startswith("calibrated 1e-04"))
+    assert body["parent"] == pytest.approx(tightest["perplexity"], rel=1e-2)  # its own counts change little
     assert (out / "compare.md").read_text().count("\n") == 2 + 9
     before = {p: p.stat().st_mtime_ns for p in out.rglob("circuit.json")}
     assert len(before) == 9

@@ -221,8 +221,8 @@ def test_no_body_raises_an_error_that_is_not_ours(body: object) -> None:
 
 
 def printed(kind: str) -> list[str]:
-    """Commands of a kind as the README and the command's own help print them."""
-    pages = [ROOT / "README.md"] if (ROOT / "README.md").exists() else []
+    """Commands of a kind as the README, the page about the proxy and the command's own help print them."""
+    pages = [page for page in (ROOT / "README.md", ROOT / "docs" / "howto" / "openai.md") if page.exists()]
     blocks = [b for page in pages for b in re.findall(r"```(?:sh|bash|python)\n(.*?)```", page.read_text(), re.DOTALL)]
     if kind == "curl":
         lines = "\n".join([*blocks, EXAMPLES]).replace("\\\n", " ").splitlines()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from heatfhe.circuit import Circuit
 from heatfhe.files import write_json
 from tests.tiny import tiny_circuit
 
@@ -23,8 +24,8 @@ def save_circuits(folder: Path) -> list[Path]:
     return [folder / "calibrated", folder / "heat"]
 
 
-def save_training(folder: Path) -> Path:
-    """A log of 40 updates whose modes fall, with a half-written last line."""
+def save_training(folder: Path, seed: int = 0) -> Path:
+    """A log of 40 updates whose modes fall, with a half-written last line, and what it was made from."""
     folder.mkdir(parents=True)
     lines: list[dict[str, Any]] = []
     for step in range(1, 41):
@@ -47,9 +48,37 @@ def save_training(folder: Path) -> Path:
                     "modes": dict.fromkeys(SITES, mode),
                 }
             )
-    lines.insert(10, {"kind": "calibrated", "step": 10, "iterations": {"norm_newton": 3}, "counts": {SITES[1]: 3}})
+    lines.insert(0, {"kind": "parent", "step": 1, "loss": 1.5})
+    lines.append({"kind": "deployed", "step": 41, "loss": 1.6, "counts": {}})
+    lines.insert(11, {"kind": "calibrated", "step": 10, "iterations": {"norm_newton": 3}, "counts": {SITES[1]: 3}})
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "upd')
+    corpus = {"texts": ["corpus.txt"], "windows": 90, "held_out": 10, "context": 16, "sha256": "ab" * 32}
+    phase = {"updates": 10, "lr": 2e-4}
+    body = {"command": "heat train m -o run", "commit": "c0" * 20, "heatfhe": "0", "model": "m", "parent": "f"}
+    body |= {"recipe": {"name": "tiny", "seed": seed, "squeeze": phase, "odd_kinds": ["random"]}, "corpus": corpus}
+    write_json(folder / "run.json", "heatfhe-run", 1, body)
     return folder
+
+
+def save_comparison(folder: Path) -> Path:
+    """What heat compare leaves: two seeds of HEAT and a control, the parent beside them."""
+    folder.mkdir(parents=True)
+    names = ("calibrated 1e-01 plain", "calibrated 1e-04 plain", "heat plain seed 0", "heat plain seed 1")
+    rows = [
+        {"name": n, "perplexity": 10.0 + i, "noisy_perplexity": 20.0 + i, "windows": 32} for i, n in enumerate(names)
+    ]
+    rows.append({"name": "control plain seed 0", "perplexity": 9.5, "noisy_perplexity": None, "windows": 32})
+    body = {"rows": rows, "sigma": 1.7e-4, "params": "insecure-native-11", "parent": 9.0}
+    write_json(folder / "compare.json", "heatfhe-comparison", 2, body)
+    return folder
+
+
+def save_stress(path: Path, circuit: Path) -> Path:
+    """The output of heat stress --json."""
+    row = {"kind": "repeated", "windows": 30, "positions": 16, "outside": 5, "diverged": 2, "faint": 1}
+    found = Circuit.load(circuit)
+    path.write_text(json.dumps({"circuit": found.name, "digest": found.digest, "stress": [row]}))
+    return path
 
 
 def fidelity(kl: list[float | None]) -> dict[str, Any]:
@@ -72,8 +101,8 @@ def save_evaluation(folder: Path) -> Path:
     row = {"name": "heat", "engine": "native", "params": "insecure-native-11", "positions": 3, "bootstraps": 46.0}
     row |= {
         "seconds": 12.0,
-        "by_operator": {},
-        "predicted": {},
+        "by_operator": {"softmax": 7.0, "linear": 5.0},
+        "predicted": {"softmax": 4.0, "linear": 4.0, "head": 1.0},
         "largest_error": None,
         "fidelity": fidelity([1e-6, None, 1e-5]),
     }
@@ -96,14 +125,18 @@ def save_demo(folder: Path) -> Path:
     client = {"facts": [["prompt", "<script>alert(1)</script>"]]}
     stages = [["set-up", 1.25], ["train", 300.0], ["keys", 13.0], ["generate", 60.0]]
     body = {"params": "insecure-native-12", "stages": stages, "rows": [], "server": server, "client": client}
+    body |= {"timing": {"prompt": 4, "tokens": 3, "server": 50.0, "client": 52.5}}
     write_json(folder / "demo.json", "heatfhe-demo", 1, body)
     return folder
 
 
 def save_everything(folder: Path) -> list[Path]:
     """All of the above."""
+    circuits = save_circuits(folder)
     return [
-        *save_circuits(folder),
+        *circuits,
+        save_comparison(folder / "comparison"),
+        save_stress(folder / "stress.json", circuits[1]),
         save_training(folder / "training"),
         save_evaluation(folder / "evaluation"),
         save_drift(folder / "drift.json"),

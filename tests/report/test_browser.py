@@ -2,7 +2,7 @@
 """The report in a real browser: no console errors, no requests, nothing wider than the screen, axe-core's rules, keys.
 
 Needs chromium, node, and the npm packages playwright-core and axe-core in a folder named by HEATFHE_NODE_MODULES.
-HEATFHE_REPORT names one more page to look at, such as the one make demo leaves.
+HEATFHE_REPORT names more pages to look at, such as the one make demo leaves; HEATFHE_SCREENSHOTS a folder for pictures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ const { chromium } = require('playwright-core');
   const flags = ['--no-sandbox', '--disable-gpu', '--disable-background-networking', '--disable-component-update'];
   const browser = await chromium.launch({ executablePath, args: flags });
   const out = [];
-  for (const colorScheme of ['light', 'dark']) for (const width of [400, 1400]) {
+  for (const colorScheme of ['light', 'dark']) for (const width of [390, 1400]) {
     const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme });
     const page = await context.newPage();
     const errors = [];
@@ -54,7 +54,16 @@ const { chromium } = require('playwright-core');
     const axe = await page.evaluate(() => axe.run());
     const violations = axe.violations.map(v => v.id + ': ' + v.nodes[0].html);
     const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    const whole = '.claim, .stack, .fit, .warning, .lead, h1, h2, dd';
+    const cut = await page.evaluate(kinds => [...document.querySelectorAll(kinds)]
+      .filter(e => e.getBoundingClientRect().right > innerWidth + 1 || e.scrollWidth > e.clientWidth + 1)
+      .map(e => e.outerHTML.slice(0, 120)), whole);
+    const claims = await page.evaluate(() => [...document.querySelectorAll('.claim')].map(e => e.textContent));
+    const hints = await page.evaluate(() => document.querySelectorAll('svg rect > title').length);
+    const shots = process.env.HEATFHE_SCREENSHOTS;
+    if (shots) await page.screenshot({ path: `${shots}/report-${width}-${colorScheme}.png`, fullPage: true });
     out.push({ colorScheme, width, errors, drawn, violations, wider, skip, reached, opened, printed });
+    Object.assign(out.at(-1), { cut, claims, hints });
   }
   await browser.close();
   console.log(JSON.stringify(out));
@@ -70,7 +79,7 @@ def test_report_in_chromium(tmp_path: Path) -> None:
         pytest.skip("chromium and node are not both installed")
     if not (modules / "axe-core").is_dir() or not (modules / "playwright-core").is_dir():
         pytest.skip("npm install axe-core playwright-core, and name their folder in HEATFHE_NODE_MODULES")
-    found = gather(save_everything(tmp_path), params=preset("insecure-native-11"), costs=cost_table("unit"))
+    found = gather(save_everything(tmp_path), params=preset("insecure-native-11"), costs=cost_table("native-cpu-11"))
     page = tmp_path / "report.html"
     page.write_text(render(found, title="report", versions=[("heatfhe", "0")], commands=["heat report"]))
     (tmp_path / "look.js").write_text(SCRIPT)
@@ -83,6 +92,9 @@ def test_report_in_chromium(tmp_path: Path) -> None:
             assert view["errors"] == [], view
             assert view["violations"] == [], view
             assert view["wider"] <= 1, view
+            assert view["cut"] == [], view  # tables that become cards, claims and headings are read whole
+            assert any("SECURITY" in claim or "bits" in claim for claim in view["claims"]), view
+            assert view["hints"] >= 50, view
             assert len(view["drawn"]) >= 10, view
             assert min(view["drawn"]) > 100, view
             assert (view["skip"], view["reached"], view["opened"]) == ("skip", "#main", True), view

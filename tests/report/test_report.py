@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -12,19 +13,23 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heatfhe.assets import sampled_stories
 from heatfhe.circuit import Circuit
 from heatfhe.cli import main
 from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.evaluation.fidelity import log_softmax
 from heatfhe.planning import cost_table
 from heatfhe.planning.params import preset
-from heatfhe.report import Material, gather, render
+from heatfhe.report import Material, gather, quality, render
 from heatfhe.report.charts import depth_map, iterations, latency
 from heatfhe.report.gather import telling_sites, training_facts
-from heatfhe.report.svg import Axis, decades, ticks
+from heatfhe.report.svg import Axis, Series, chart_lines, decades, ticks
+from heatfhe.report.words import GLOSSARY
 from tests.report.runs import save_circuits, save_everything, save_training
 
 PARAMS = "insecure-native-11"
@@ -37,7 +42,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def found(runs: list[Path]) -> Material:
-    return gather(runs, params=preset(PARAMS), costs=cost_table("unit"))
+    return gather(runs, params=preset(PARAMS), costs=cost_table("unit"), perplexity=lambda c: 8.0, measured_on="a text")
+
+
+@pytest.fixture(scope="module")
+def priced(runs: list[Path]) -> Material:
+    """The same, planned by prices in seconds."""
+    return gather(runs, params=preset(PARAMS), costs=cost_table("native-cpu-11"))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +59,7 @@ def page(found: Material) -> str:
 class Reader(HTMLParser):
     """Checks nesting, and collects ids and what they are referred to by."""
 
-    VOID = ("meta", "link", "line", "rect", "circle", "polyline", "br")
+    VOID = ("meta", "link", "br")  # of HTML; what SVG leaves empty closes itself
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,9 +90,10 @@ def test_gather_reads_every_kind(found: Material) -> None:
     assert [c.name for c in found.circuits] == ["calibrated", "heat"]
     assert [p.name for p in found.plans] == ["calibrated", "heat"]
     assert len(found.trainings) == len(found.evaluations) == len(found.drifts) == len(found.demos) == 1
+    assert len(found.comparisons) == len(found.stresses) == 1
     full, fewer = found.circuits
     assert sum(fewer.iterations().values()) < sum(full.iterations().values())
-    assert fewer.levels < full.levels
+    assert fewer.solver_levels < full.solver_levels
     assert found.plans[1].bootstraps <= found.plans[0].bootstraps
 
 
@@ -105,10 +117,124 @@ def test_every_drawing_has_words_and_data(page: str) -> None:
 
 
 def test_page_shows_every_section_the_issue_names(page: str) -> None:
-    for key in ("iterations", "training", "levels", "latency", "fidelity", "drift", "server", "parameters", "versions"):
-        assert f'<section id="{key}"' in page
+    keys = "summary quality compare server iterations training levels latency fidelity stress drift parameters made"
+    for key in (*keys.split(), "versions", "glossary"):
+        assert f'<section id="{key}"' in page, key
     assert "NO SECURITY" in page
     assert "Insecure toy parameters" in page
+
+
+def test_quality_names_parent_control_calibrated_and_heat(found: Material) -> None:
+    rows = {row[0]: row[1:] for row in quality.quality_rows(found) if "compare" in row[3]}
+    assert {name: row[0] for name, row in rows.items()} == {
+        "parent, exact": 9.0,
+        "calibrated": 11.0,
+        "control": 9.5,
+        "HEAT, mean of 2": 12.5,
+    }
+    assert rows["HEAT, mean of 2"][1] == 22.5
+    assert rows["control"][1] is None
+    trained = {row[0]: row[1] for row in quality.quality_rows(found) if "training" in row[3]}
+    assert trained["parent, exact"] == pytest.approx(math.exp(1.5))
+    assert trained["training, as deployed"] == pytest.approx(math.exp(1.6))
+    noisy = [row for row in quality.quality_rows(found) if row[3] == "1 window, with noise 0.0001 at every bootstrap"]
+    assert noisy[0][:3] == ("heat", 3.0, 3.0)
+    assert ("heat", 8.0, None, "a text") in quality.quality_rows(found)
+
+
+def test_bootstraps_and_levels_have_one_count(found: Material, page: str) -> None:
+    """What the summary, the tiles and the side-by-side table say is the plan's own of one generated token."""
+    headers, rows = quality.cost_rows(found)
+    beside = {row[0]: row[1:3] for row in quality.side_by_side(found)}
+    for i, (circuit, plan) in enumerate(zip(found.circuits, found.plans)):
+        said = dict(zip(headers, rows[i]))
+        assert said["bootstraps per token"] == plan.bootstraps == beside["bootstraps per token"][i]
+        assert said["levels per token"] == sum(t.levels for t in plan.operators) == beside["levels per token"][i]
+        assert said["iterations per token"] == sum(circuit.iterations().values())
+    assert page.count(">bootstraps per token<") == 3  # a tile, a header, a row of the comparison
+    assert "bootstraps up to the logits" in page
+    assert "bootstraps/token" not in page
+
+
+def test_a_request_is_reconciled_with_its_prediction(priced: Material) -> None:
+    told = quality.times(priced)
+    assert told is not None
+    plan = priced.plans[-1]
+    assert plan.prompt_seconds is not None
+    rows = {row[0]: row[1] for row in told.rows}
+    whole = 3 * plan.prompt_seconds + 3 * plan.seconds
+    assert rows["predicted, the whole request"] == pytest.approx(whole)
+    assert rows["measured by the server"] == 50.0
+    assert rows["between server and client"] == pytest.approx(2.5)
+    assert f"({50.0 / whole:.2f} times that)" in told.summary
+    assert rows["of it in bootstraps"] < plan.seconds
+    assert told.operators == [
+        ("softmax", 4.0, 7.0, 3.0, "100%"),
+        ("head", 1.0, 0.0, -1.0, "-33%"),
+        ("linear", 4.0, 5.0, 1.0, "33%"),
+        ("all", 9.0, 12.0, 3.0, "100%"),
+    ]
+
+
+def test_time_has_its_section(priced: Material) -> None:
+    page = render(priced, title="t", versions=[], commands=[])
+    assert '<section id="time"' in page
+    assert "Where the difference goes" in page
+
+
+def test_counts_without_seconds_are_not_called_time(found: Material) -> None:
+    assert found.plans[0].prices.unit != "s"
+    assert quality.times(found) is None
+    assert '<section id="time"' not in render(found, title="t", versions=[], commands=[])
+
+
+def test_stress_is_a_file_or_what_the_circuit_remembers(found: Material, tmp_path: Path) -> None:
+    assert quality.stress_rows(found) == [("heat", "repeated", 30, 2, 5, 1)]
+    assert quality.lost(found, found.circuits[1]) == "2 of 30"
+    assert quality.lost(found, found.circuits[0]) is None
+    noted = {"random": {"windows": 8, "diverged": 1, "outside": 2, "faint": 3}}
+    replace(Circuit.load(save_circuits(tmp_path)[0]), notes={"stress": noted}).save(tmp_path / "noted")
+    assert quality.stress_rows(gather([tmp_path / "noted"])) == [("calibrated", "random", 8, 1, 2, 3)]
+
+
+def test_settings_say_what_differs(tmp_path: Path) -> None:
+    found = gather([save_training(tmp_path / "a"), save_training(tmp_path / "b", seed=7)])
+    headers, rows = quality.settings(found)
+    assert headers == ("setting", "a", "b", "differs")
+    told = {row[0]: row[1:] for row in rows}
+    assert told["seed"] == (0, 7, "yes")
+    assert told["command"] == ("heat train m -o run", "heat train m -o run", "no")
+    assert told["commit of heatfhe"][0] == "c0" * 20
+    assert told["corpus"][0] == "corpus.txt"
+    assert told["squeeze: lr"] == (2e-4, 2e-4, "no")
+    page = render(found, title="t", versions=[], commands=[])
+    assert page.count('<tr class="differs">') == 1
+
+
+def test_pictures_show_values_to_a_pointer(found: Material) -> None:
+    """Every bar, point and level has its value as a title, which needs no script."""
+    drawn = iterations(found.circuits).svg
+    full, fewer = found.circuits
+    for circuit in (full, fewer):
+        count = circuit.iterations()["norm_newton"]
+        assert f"<title>norms, Newton: {count} iterations in {circuit.name}</title>" in drawn
+    sites = depth_map(found.circuits).svg
+    assert sites.count("</title></rect>") == 2 * len(full.sites)
+    line = chart_lines("k", "t", "w", [Series("a", [0.0, 1.0], [2.0, 3.5])], x_title="update", y_title="nats")
+    assert "<title>a, update 1: 3.5 nats</title>" in line
+    long = chart_lines("k", "t", "w", [Series("a", list(range(5000)), [1.0] * 5000)], x_title="x", y_title="y")
+    assert long.count('class="spot"') < 200
+
+
+def test_a_claim_is_a_list_that_wraps_and_every_word_is_explained(page: str) -> None:
+    claim = preset(PARAMS).security_claim
+    assert f'<dt>security claim</dt><dd class="claim">{claim}</dd>' in page
+    for word, _ in GLOSSARY:
+        assert f"<dt>{word}</dt>" in page
+    for header in ("bootstraps per token", "levels per token", "perplexity", "diverge", "faint"):
+        assert any(part in word for word, _ in GLOSSARY for part in (header.split(" per")[0].removesuffix("s"),)), (
+            header
+        )
 
 
 def test_words_are_escaped(page: str) -> None:
@@ -199,6 +325,27 @@ def test_command_writes_a_page_and_figures(tmp_path: Path, capsys: pytest.Captur
         p.name for p in figures.iterdir()
     }
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in figures.glob("*.png"))
+
+
+def test_command_measures_perplexity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the embedded stories where the tokenizer is theirs, on --text where one is given, and not at all otherwise."""
+    out = tmp_path / "r.html"
+    words = ["report", "default", "--params", "none", "--windows", "1", "-o", str(out), "--json"]
+    assert main(words) == 0
+    circuit = Circuit.from_pretrained("default")
+    tokens = circuit.encode("\n".join(sampled_stories()[-40:]))[: circuit.room]
+    logs = log_softmax(circuit.run(np.asarray([tokens[:-1]])))[0]
+    wanted = math.exp(-np.mean([row[t] for row, t in zip(logs, tokens[1:])]))
+    assert f"<span>{wanted:.4g}</span>" in out.read_text()
+    assert "<h3>On 1 window of the last of the embedded stories</h3>" in out.read_text()
+    (tmp_path / "own.txt").write_text("The cat sat on the mat. " * 60)
+    assert main([*words, "--text", str(tmp_path / "own.txt")]) == 0
+    assert f"<h3>On 1 window of {tmp_path / 'own.txt'}</h3>" in out.read_text()
+    assert main([*words[:-5], "--windows", "0", *words[-3:]]) == 0
+    assert '<section id="quality"' not in out.read_text()
+    capsys.readouterr()
+    assert main([*words, "--text", str(tmp_path / "gone.txt")]) == 1
+    assert "no such file; give --text" in capsys.readouterr().err
 
 
 def test_report_needs_no_torch() -> None:

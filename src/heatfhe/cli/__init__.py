@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -84,6 +85,12 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 class Parser(argparse.ArgumentParser):
     """Errors are one line that ends with what to do."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parsed, with the command as it was given: runs say how they were made."""
+        found, rest = super().parse_known_args(args, namespace)
+        found.command_line = shlex.join([*self.prog.split(), *(sys.argv[1:] if args is None else args)])
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Exit 2."""

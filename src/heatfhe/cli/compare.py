@@ -92,7 +92,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for name in params:
         console.print(f"noise {args.sigma:g} at {'every site' if name is None else f'every bootstrap of {name}'}")
         console.table(COMPARISON_HEADERS, [comparison_row(row) for row in rows if row.params == name])
-    result = {"rows": [row.as_json() for row in rows], "sigma": args.sigma, "params": args.params}
+    parent = work.parent_perplexity()
+    console.print(f"the parent, exact: perplexity {parent:.3f}")
+    result = {"rows": [row.as_json() for row in rows], "sigma": args.sigma, "params": args.params, "parent": parent}
     write_json(args.out / "compare.json", "heatfhe-comparison", 2, result)
     with atomic_write(args.out / "compare.md") as f:
         f.write("\n".join(comparison_markdown([row for row in rows if row.params == name]) for name in params).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import os
 import signal
 import threading
@@ -209,6 +210,19 @@ class Comparison:
         trained = train(prepared, self.training, job.recipe, **options, carried=carried)
         export(prepared, trained.calibration, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
         return trained.seconds
+
+    def parent_perplexity(self) -> float:
+        """Perplexity of the model before any of it, exact, on the windows that the rows are measured on."""
+        import torch
+
+        from heatfhe.sites import prepare
+
+        prepared = prepare(copy.deepcopy(self.parent))
+        total = 0.0
+        for row in torch.from_numpy(self.held_out.rows):
+            logs = torch.log_softmax(prepared.logits(row[:-1], mode="exact").double(), dim=-1)
+            total -= float(logs.gather(1, row[1:, None]).mean())
+        return math.exp(total / len(self.held_out.rows))
 
     @property
     def noise_set(self) -> str:

@@ -7,20 +7,29 @@ import argparse
 import platform
 import shlex
 import sys
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
+
 import heatfhe
+from heatfhe.assets import default_parent, sampled_stories
+from heatfhe.circuit import Circuit
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import circuit_folder
+from heatfhe.cli.model_source import circuit_folder, circuit_tokens
+from heatfhe.cli.provenance import commit
 from heatfhe.errors import ConfigError
+from heatfhe.evaluation import perplexity, text_rows
 from heatfhe.files import atomic_write
 
 HELP = """Make one HTML page (no network, no script) from any runs, and compare them on it.
 
-A run is a folder of heat train, heat export, heat evaluate --out or make demo, a plan, or the output of
-heat drift --json; 'default' and 'default-calibrated' are the embedded circuits."""
+A run is a folder of heat train, heat compare, heat export, heat evaluate --out or make demo, a plan, or the output of
+heat drift --json or heat stress --json; 'default' and 'default-calibrated' are the embedded circuits. With a text every
+circuit's perplexity is measured on it, in the clear; circuits with the embedded tokenizer have a text of their own."""
 EXAMPLES = """  heat report default-calibrated default -o report.html
+  heat report out/calibrated out/mine stress.json --text held-out.txt -o report.html
   heat report out/heat out/evaluation drift.json --params insecure-native-12 --figures out/figures -o report.html
 """
 PACKAGES = ("numpy", "safetensors", "tokenizers", "numba", "openfhe", "torch", "transformers", "fastapi")
@@ -32,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="HTML", help="page to write")
     parser.add_argument("--params", default="insecure-native-12", help="plan every circuit for this set, or 'none'")
     parser.add_argument("--costs", help="cost table of the predictions: a name or a .json file")
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", help="held-out text to measure perplexity on, or .npy of ids"
+    )
+    parser.add_argument("--windows", type=int, default=8, help="windows of it, 0 for none (default 8)")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="also write figures as PNG (needs matplotlib)")
     parser.add_argument("--title", default="heatfhe report", help="heading of the page")
 
@@ -45,7 +58,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ConfigError(f"{args.out}: is a folder; give the page a file name, such as {args.out / 'report.html'}")
     params = None if args.params == "none" else preset(args.params)
     costs = cost_table(args.costs) if args.costs else None
-    found = gather([circuit_folder(name) for name in args.runs], params=params, costs=costs)
+    if args.windows < 0:
+        raise ConfigError(f"--windows is a number of windows or 0 for none, got {args.windows}")
+    if args.text is not None and not args.text.is_file():
+        raise ConfigError(f"{args.text}: no such file; give --text a text file, or .npy of token ids")
+    on = str(args.text) if args.text else "the last of the embedded stories"
+    runs = [circuit_folder(name) for name in args.runs]
+    measure = partial(_perplexity, text=args.text, windows=args.windows) if args.windows else None
+    measured_on = f"{args.windows} window{'' if args.windows == 1 else 's'} of {on}"
+    found = gather(runs, params=params, costs=costs, perplexity=measure, measured_on=measured_on)
     command = "heat report " + " ".join(shlex.quote(a) for a in _arguments(args))
     page = render(found, title=args.title, versions=_versions(), commands=[command])
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -59,14 +80,30 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _perplexity(circuit: Circuit, *, text: Path | None, windows: int) -> float | None:
+    """Of a circuit on windows of a text, or of the last embedded stories, which training on them holds out."""
+    if text is not None:
+        tokens = circuit_tokens(text, circuit)
+    elif circuit.tokenizer.get("tokenizer.json") == (default_parent() / "tokenizer.json").read_bytes():
+        tokens = np.asarray(circuit.encode("\n".join(sampled_stories()[-40:])), dtype=np.int64)
+    else:
+        return None
+    rows = text_rows(str(text or "the stories"), tokens, circuit.room, windows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = perplexity(circuit.run(rows[:, :-1]), rows[:, 1:])
+    return found if np.isfinite(found) else None
+
+
 def _arguments(args: argparse.Namespace) -> list[str]:
     given = [*args.runs, "--params", args.params]
     given += ["--costs", args.costs] if args.costs else []
+    given += ["--text", str(args.text)] if args.text else []
     return [*given, "-o", str(args.out)]
 
 
 def _versions() -> list[tuple[str, str]]:
-    out = [("heatfhe", heatfhe.__version__), ("Python", platform.python_version()), ("system", platform.platform())]
+    own = f"{heatfhe.__version__}, commit {commit() or 'unknown: not a clone'}"
+    out = [("heatfhe", own), ("Python", platform.python_version()), ("system", platform.platform())]
     for name in PACKAGES:
         try:
             out.append((name, metadata.version(name)))

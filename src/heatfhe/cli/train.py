@@ -11,7 +11,9 @@ from typing import Any
 
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import NOISE_SET, add_model, add_prefix, carried_in, load_text, model_folder
+from heatfhe.cli.provenance import RUN_FILE, RUN_KIND, RUN_VERSION, run_facts
 from heatfhe.errors import ConfigError
+from heatfhe.files import write_json
 from heatfhe.models import encoder
 from heatfhe.odd import beside, some_of
 from heatfhe.planning import Packing
@@ -110,6 +112,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         f"{chosen.name}: {chosen.updates} updates on {len(training.rows)} windows of {chosen.context} tokens "
         f"(the model's own context: {shape.context})"
     )
+    made_from = run_facts(args, chosen, training, held_out, parent=prepared.fingerprint())
     try:
         with _finish_the_update(console) as stop:
             options: dict[str, Any] = {"held_out": held_out, "folder": args.out, "reporter": console.reporter}
@@ -120,6 +123,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         return 130
     if _followed(torch):
         return 0
+    write_json(args.out / RUN_FILE, RUN_KIND, RUN_VERSION, made_from)
     save_prepared(prepared, args.out / "model", tokenizer=folder)
     place, name = args.out / "circuit", f"{Path(args.model).name}-{args.preset}"
     kinds = stress_rows(held_out.rows[:, :-1], prepared.architecture.shape.vocabulary, chosen.context, STRESSED)

@@ -55,7 +55,8 @@ def iterations(circuits: Sequence[CircuitFacts]) -> Figure:
     for name, *values in rows:
         d.text(182, y + thick * len(circuits) / 2 + 4, name, anchor="end")
         for i, value in enumerate(values):
-            d.rect(190, y, across(value) - 190, thick - 2, f"fill s{i % SERIES}")
+            hint = f"{name}: {value} iterations in {circuits[i].name}"
+            d.rect(190, y, across(value) - 190, thick - 2, f"fill s{i % SERIES}", hint=hint)
             d.text(across(value) + 6, y + thick - 4, str(value))
             y += thick
         y += 14
@@ -82,13 +83,14 @@ def depth_map(circuits: Sequence[CircuitFacts]) -> Figure:
             for i, found in enumerate(counts):
                 count = found.get(site, 0)
                 x = 66 + column * room + i * wide
-                d.rect(x, up(count), wide - 1, y + tall - up(count), f"fill s{i % SERIES}")
+                hint = f"{site}: {count} in {circuits[i].name}"
+                d.rect(x, up(count), wide - 1, y + tall - up(count), f"fill s{i % SERIES}", hint=hint)
             if len(sites) <= 16:
                 d.text(66 + column * room, y + tall + 14, site.rpartition("/")[0], kind="small")
         y += tall + gap
     d.legend([c.name for c in circuits], 60, y - 12)
     words = "Columns are sites from the first layer to the last; height is the count. " + "; ".join(
-        f"{c.name} spends {c.levels} levels on iterations" for c in circuits
+        f"{c.name} spends {c.solver_levels} levels on iterations" for c in circuits
     )
     headers, caption = ("site", *(c.name for c in circuits)), "Depth map: the count of every site, first layer to last"
     rows = ((s.site, *(found.get(s.site, "absent") for found in counts)) for s in circuits[0].sites)
@@ -119,6 +121,9 @@ def distributions(run: TrainingFacts, number_of_run: int) -> list[Figure]:
         for k in range(0, top + 1, max(1, top // 4)):
             d.text(left - 8, up(k) + 4, str(k), anchor="end")
         d.polyline([(left + (i + 0.5) * step_wide, up(m)) for i, (_, _, m) in enumerate(found)], "line s1 d0")
+        for i, (update, p, m) in enumerate(found):
+            hint = f"{site}, update {update}: {m} most likely, probability {p[m]:.2g}"
+            d.spot(left + i * step_wide, upper, step_wide, tall, hint)
         d.text(left - 30, upper - 10, f"count at {site}")
         d.bottom_axis(across, upper + tall, "update")
         (first, _, before), (last, _, after) = found[0], found[-1]
@@ -165,23 +170,26 @@ def levels(plans: Sequence[PlanFacts]) -> Figure:
     tall, gap = 80.0, 56.0
     d = Drawing(760, len(plans) * (tall + gap) + 36)
     y = 34.0
-    longest = max((len(p.levels) for p in plans), default=1)
+    longest = max((len(p.path) for p in plans), default=1)
     rows: list[tuple[Any, ...]] = []
     words = []
     for i, made in enumerate(plans):
-        top = max((level for _, level in made.levels), default=1)
+        top = max((level for _, level in made.path), default=1)
         up = Axis(lo=0, hi=max(1, top), start=y + tall, end=y)
         across = Axis(lo=0, hi=max(1, longest), start=60, end=740)
-        rises = sum(b > a for (_, a), (_, b) in zip(made.levels, made.levels[1:]))
+        rises = sum(b > a for (_, a), (_, b) in zip(made.path, made.path[1:]))
         d.left_axis(up, 60, 740, f"levels left: {made.name} on {made.params.name}", count=4)
         points: list[tuple[float, float]] = []
-        for x, (_, level) in enumerate(made.levels):
+        for x, (_, level) in enumerate(made.path):
             points += [(across(x), up(level)), (across(x + 1), up(level))]
         if points:
             d.area(points, y + tall, f"area fill s{i % SERIES}")
         d.polyline(points, f"line thin s{i % SERIES}")
-        rows += [(made.name, x, place, level) for x, (place, level) in enumerate(made.levels)]
-        words.append(f"{made.name}: {len(made.levels)} products and bootstraps on the longest path, {rises} rises")
+        for x, (place, level) in enumerate(made.path):
+            d.spot(across(x), y, across(x + 1) - across(x), tall, f"{place}: {level} levels left")
+        rows += [(made.name, x, place, level) for x, (place, level) in enumerate(made.path)]
+        along = f"{len(made.path)} products and bootstraps on the longest path"
+        words.append(f"{made.name}: {along}, which rises {rises} times; {made.bootstraps} bootstraps on all paths")
         y += tall + gap
     d.bottom_axis(Axis(lo=0, hi=longest, start=60, end=740), y - gap + 6, "products and bootstraps on the longest path")
     title, headers = "Levels along a token", ("plan", "place", "step", "level")
@@ -206,8 +214,10 @@ def latency(plans: Sequence[PlanFacts]) -> Figure:
             t = tallies.get(operator)
             if t is not None:
                 edge = across(t.bootstrap_seconds)
-                d.rect(110, y, across(t.seconds) - 110, thick - 2, f"fill s{i % SERIES}")
-                d.rect(110, y, edge - 110, thick - 2, "hatched")
+                parts = f"{number(t.bootstrap_seconds)} {unit} in {t.bootstraps} bootstraps"
+                hint = f"{operator}, {plans[i].name}: {number(t.seconds)} {unit}, of it {parts}"
+                d.rect(110, y, across(t.seconds) - 110, thick - 2, f"fill s{i % SERIES}", hint=hint)
+                d.rect(110, y, edge - 110, thick - 2, "hatched", hint=hint)
                 d.text(across(t.seconds) + 6, y + thick - 4, f"{number(t.seconds)} {unit}")
                 rows.append((operator, plans[i].name, t.bootstraps, t.bootstrap_seconds, t.seconds))
             y += thick
@@ -257,7 +267,8 @@ def stages(demo: dict[str, Any], number_of_demo: int) -> Figure:
     for i, (name, seconds) in enumerate(rows):
         y = 20 + 26 * i
         d.text(82, y + 13, name, anchor="end")
-        d.rect(across(began), y, max(2.0, across(began + seconds) - across(began)), 18, "fill s1")
+        wide = max(2.0, across(began + seconds) - across(began))
+        d.rect(across(began), y, wide, 18, "fill s1", hint=f"{name}: {seconds:.1f} s")
         d.text(across(began + seconds) + 6, y + 13, f"{seconds:.1f} s")
         began += seconds
     d.bottom_axis(across, 26 * len(rows) + 24, "seconds since the start")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,23 @@ from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.files import read_json, read_lines
-from heatfhe.planning import CostTable, OperatorTally, Plan, cost_table, default_cost, level_path, plan, tally
+from heatfhe.planning import (
+    CostTable,
+    OperatorTally,
+    Plan,
+    cost_table,
+    default_cost,
+    key_bytes,
+    level_path,
+    plan,
+    tally,
+)
 from heatfhe.records import FAMILIES
 from heatfhe.stages import sites
 
 DEMO_KIND, DEMO_VERSION = "heatfhe-demo", 1
+FILES = ("evaluation.json", "compare.json", "stress.json", "drift.json", "demo.json")
+"""What else a folder may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +51,8 @@ class CircuitFacts:
     digest: str
     sites: tuple[SiteRow, ...]
     shape: str
+    perplexity: float | None = None
+    stress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def iterations(self) -> dict[str, int]:
         """Iterations per forward by family."""
@@ -48,14 +62,14 @@ class CircuitFacts:
         return out
 
     @property
-    def levels(self) -> int:
+    def solver_levels(self) -> int:
         """Levels that solver iterations spend per forward."""
         return sum(FAMILIES[row.family].levels * row.count * row.passes for row in self.sites)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
-    """What the report shows of a plan's program."""
+    """What the report shows of a plan: of its program that makes a token, and what a prompt's token costs."""
 
     name: str
     circuit: str
@@ -63,14 +77,26 @@ class PlanFacts:
     params: Params
     prices: CostTable
     operators: tuple[OperatorTally, ...]
-    levels: tuple[tuple[str, int], ...]
+    path: tuple[tuple[str, int], ...]
     rotations: int
     digest: str
+    key_bytes: int = 0
+    prompt_seconds: float | None = None
 
     @property
     def bootstraps(self) -> int:
         """Bootstraps of one token of the program."""
         return sum(t.bootstraps for t in self.operators)
+
+    @property
+    def levels(self) -> int:
+        """Levels that one token of the program spends, all operators together."""
+        return sum(t.levels for t in self.operators)
+
+    @property
+    def bootstrap_seconds(self) -> float:
+        """What of the predicted price goes into bootstraps."""
+        return sum(t.bootstrap_seconds for t in self.operators)
 
     @property
     def seconds(self) -> float:
@@ -80,13 +106,16 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """A training run's log, sorted by kind."""
+    """A training run's log, sorted by kind, and what it was made from (``run.json``), where that was kept."""
 
     name: str
     updates: tuple[dict[str, Any], ...]
     validations: tuple[dict[str, Any], ...]
     distributions: tuple[dict[str, Any], ...]
     calibrated: dict[str, Any] | None
+    parent: float | None = None
+    deployed: float | None = None
+    made_from: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,24 +128,36 @@ class Material:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     free_running: dict[str, Any] = field(default_factory=dict)
     drifts: list[dict[str, Any]] = field(default_factory=list)
+    stresses: list[dict[str, Any]] = field(default_factory=list)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+    measured_on: str = ""
     demos: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
         """Whether nothing was found."""
-        return not (self.circuits or self.plans or self.trainings or self.evaluations or self.drifts or self.demos)
+        kinds = (self.circuits, self.plans, self.trainings, self.evaluations, self.drifts, self.demos)
+        return not any((*kinds, self.stresses, self.comparisons))
 
 
-def gather(runs: Sequence[Path], *, params: Params | None = None, costs: CostTable | None = None) -> Material:
+def gather(
+    runs: Sequence[Path],
+    *,
+    params: Params | None = None,
+    costs: CostTable | None = None,
+    perplexity: Callable[[Circuit], float | None] | None = None,
+    measured_on: str = "",
+) -> Material:
     """Read every run given; with ``params`` each circuit found is also planned, priced by ``costs``.
 
-    A run is a folder (of training, a circuit, an evaluation, a demo) or a JSON file (a plan, an evaluation, the output
-    of ``heat drift --json``).
+    A run is a folder (of training, a comparison, a circuit, an evaluation, a demo) or a JSON file (a plan, an
+    evaluation, the output of ``heat drift --json`` or ``heat stress --json``). ``perplexity`` measures each circuit,
+    on what ``measured_on`` says.
     """
-    found = Material()
+    found = Material(measured_on=measured_on)
     for run in runs:
         if run.is_dir():
-            _folder(run, found, params, costs)
+            _folder(run, found, params, costs, perplexity)
         else:
             _file(run, found, costs)
     if found.empty:
@@ -124,30 +165,43 @@ def gather(runs: Sequence[Path], *, params: Params | None = None, costs: CostTab
     return found
 
 
-def _folder(run: Path, found: Material, params: Params | None, costs: CostTable | None) -> None:
+def _folder(
+    run: Path,
+    found: Material,
+    params: Params | None,
+    costs: CostTable | None,
+    perplexity: Callable[[Circuit], float | None] | None,
+) -> None:
     logs = [run] if (run / "log.jsonl").is_file() else []
     circuits = [folder for folder in (run, run / "circuit") if (folder / "circuit.json").is_file()][:1]
-    files = [run / name for name in ("evaluation.json", "demo.json", "drift.json") if (run / name).is_file()]
+    files = [run / name for name in FILES if (run / name).is_file()]
     found.trainings += map(training_facts, logs)
     for folder in circuits:
-        _circuit(folder, found, params, costs)
+        _circuit(folder, found, params, costs, perplexity)
     for path in files:
         _file(path, found, costs)
     if not (logs or circuits or files):
         raise ConfigError(
-            f"{run}: holds no log.jsonl, circuit.json, evaluation.json, drift.json or demo.json; "
-            "give a folder that heat train, export or evaluate wrote"
+            f"{run}: holds no log.jsonl, circuit.json, {', '.join(FILES[:-1])} or {FILES[-1]}; "
+            "give a folder that heat train, compare, export or evaluate wrote"
         )
 
 
-def _circuit(folder: Path, found: Material, params: Params | None, costs: CostTable | None) -> None:
+def _circuit(
+    folder: Path,
+    found: Material,
+    params: Params | None,
+    costs: CostTable | None,
+    perplexity: Callable[[Circuit], float | None] | None,
+) -> None:
     circuit = Circuit.load(folder)
     if any(c.digest == circuit.digest for c in found.circuits):
         return
     if any(c.name == circuit.name for c in found.circuits):  # two runs of one recipe: told apart by their folders
         folder_name = folder.parent.name if folder.name == "circuit" else folder.name
         circuit = replace(circuit, name=f"{circuit.name} ({folder_name})")
-    found.circuits.append(circuit_facts(circuit))
+    measured = perplexity(circuit) if perplexity is not None else None
+    found.circuits.append(replace(circuit_facts(circuit), perplexity=measured))
     if params is not None:
         table = costs or cost_table(default_cost(params))
         found.plans.append(plan_facts(plan(circuit, params, cost=table), table))
@@ -168,10 +222,15 @@ def _file(path_: Path, found: Material, costs: CostTable | None) -> None:
         found.free_running |= body.get("free_running", {})
     elif kind == DEMO_KIND:
         found.demos.append(read_json(path_, DEMO_KIND, (DEMO_VERSION,)))
+    elif kind == "heatfhe-comparison":
+        found.comparisons.append(read_json(path_, kind, (2,)))
     elif isinstance(raw, list) and raw and all("collapsed_by_position" in row for row in raw):
         found.drifts += raw
+    elif isinstance(raw, dict) and {"circuit", "digest", "stress"} <= raw.keys():
+        found.stresses.append(raw)
     else:
-        raise FileFormatError(f"{path_}: neither a plan, an evaluation, a demo nor a drift; see heat report --help")
+        kinds = "a plan, an evaluation, a comparison, a demo, a drift nor a stress"
+        raise FileFormatError(f"{path_}: neither {kinds}; see heat report --help")
 
 
 def circuit_facts(circuit: Circuit) -> CircuitFacts:
@@ -185,7 +244,8 @@ def circuit_facts(circuit: Circuit) -> CircuitFacts:
         row = SiteRow(site=site.name, family=site.family, layer=site.layer, count=counts[site.name], passes=passes)
         rows.append(row)
     shape = f"{s.layers} layers, width {s.width}, {s.heads} heads, vocabulary {s.vocabulary}, context {s.context}"
-    return CircuitFacts(name=circuit.name, digest=circuit.digest, sites=tuple(rows), shape=shape)
+    stress = circuit.notes.get("stress", {})
+    return CircuitFacts(name=circuit.name, digest=circuit.digest, sites=tuple(rows), shape=shape, stress=stress)
 
 
 def plan_facts(made: Plan, prices: CostTable) -> PlanFacts:
@@ -198,9 +258,13 @@ def plan_facts(made: Plan, prices: CostTable) -> PlanFacts:
         params=made.params,
         prices=prices,
         operators=tuple(tally(made, program, prices).values()),
-        levels=tuple(level_path(made.program(program))),
+        path=tuple(level_path(made.program(program))),
         rotations=len(made.rotations),
         digest=made.digest,
+        key_bytes=key_bytes(made),
+        prompt_seconds=sum(t.seconds for t in tally(made, "prompt", prices).values())
+        if "prompt" in made.programs
+        else None,
     )
 
 
@@ -211,13 +275,20 @@ def training_facts(folder: Path) -> TrainingFacts:
     def of(kind: str) -> tuple[dict[str, Any], ...]:
         return tuple(r for r in rows if r.get("kind") == kind)
 
+    def loss(kind: str) -> float | None:
+        return next((float(r["loss"]) for r in reversed(of(kind)) if r.get("loss") is not None), None)
+
     name = folder.name if folder.name != "run" else folder.parent.name
+    made_from = folder / "run.json"
     return TrainingFacts(
         name=name,
         updates=of("update"),
         validations=of("validation"),
         distributions=of("distributions"),
         calibrated=next(iter(of("calibrated")), None),
+        parent=loss("parent"),
+        deployed=loss("deployed"),
+        made_from=read_json(made_from, "heatfhe-run", (1,)) if made_from.is_file() else {},
     )
 
 

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from heatfhe.report import charts
+from heatfhe.report import charts, quality
 from heatfhe.report.charts import Figure
 from heatfhe.report.gather import Material
 from heatfhe.report.style import CSS
+from heatfhe.report.words import GLOSSARY
+
+PER_TOKEN = (
+    "Levels and bootstraps are those of one generated token, counted in its plan; other tables say what they count."
+)
+ASKED_FOR = ("command", "commit of heatfhe", "model", "seed", "corpus", "windows, held out", "sha256 of the windows")
+"""Settings shown before the recipe's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,9 @@ def render(found: Material, *, title: str, versions: Sequence[tuple[str, str]], 
 
 def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Sequence[str]) -> Iterable[Section]:
     yield Section("summary", "Summary", _summary(found))
+    yield Section("quality", "Quality", _quality(found))
+    yield Section("time", "One token's time", _times(found))
+    yield Section("compare", "Side by side", _side_by_side(found))
     seen = "".join(_demo(d, i) for i, d in enumerate(found.demos))
     yield Section("server", "What the server saw, and what the client saw", seen)
     if found.circuits:
@@ -72,6 +82,7 @@ def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Se
     ]
     body = _figures(charts.by_position("fidelity", "Fidelity", runs)) + _evaluations(found)
     yield Section("fidelity", "Fidelity by position", body)
+    yield Section("stress", "Text that nobody trained on", _stress(found))
     sigmas = sorted({d["sigma"] for d in found.drifts})
     noisy = [
         (f"{d['name']}, noise {d['sigma']:g}", d["fidelity"], colours.get(d["name"], i), sigmas.index(d["sigma"]))
@@ -81,30 +92,84 @@ def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Se
     note = "Noise of this standard deviation at every bootstrap of the plan, on the clear engine, teacher forced."
     yield Section("drift", "Drift under bootstrap noise", f"<p>{note}</p>{drawn}" if drawn else "")
     yield Section("parameters", "Parameters and their security claim", _parameters(found))
+    yield Section("made", "How it was made", _settings(found))
     rows = [(name, value) for name, value in versions]
     listing = "".join(f"<li><code>{escape(c)}</code></li>" for c in commands)
-    yield Section("versions", "Versions and commands", table(("part", "version"), rows) + f"<ul>{listing}</ul>")
+    yield Section("versions", "This page", table(("part", "version"), rows, stack=True) + f"<ul>{listing}</ul>")
+    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in GLOSSARY)
+    yield Section("glossary", "Words", f'<dl class="words">{words}</dl>')
 
 
 def _summary(found: Material) -> str:
-    plans = {p.circuit: p for p in found.plans}
-    unit = found.plans[0].prices.unit if found.plans else "s"
-    counted = ("circuit", "iterations per token", "levels of iterations", "bootstraps per token")
-    headers = (*counted, f"{unit} per token, predicted")
-    rows: list[tuple[Any, ...]] = []
-    for c in found.circuits:
-        p = plans.get(c.digest)
-        priced = (p.bootstraps, p.seconds) if p else ("not planned", "not planned")
-        rows.append((c.name, sum(c.iterations().values()), c.levels, *priced))
+    headers, rows = quality.cost_rows(found)
     prices = sorted({f"{p.prices.name}: {p.prices.hardware} ({p.prices.provenance})" for p in found.plans})
     note = f'<p class="words">Predicted with the cost table {escape("; ".join(prices))}.</p>' if prices else ""
+    if prices:
+        note += f'<p class="words">{PER_TOKEN}</p>'
     shapes = sorted({c.shape for c in found.circuits})
     about = f'<p class="lead">Model: {escape("; ".join(shapes))}.</p>' if shapes else ""
     if rows:
-        return about + _tiles(headers, rows) + table(headers, rows) + note
+        return about + _tiles(headers, rows) + table(headers, rows, stack=True) + note
     kinds = [f"{len(v)} {k}" for k, v in (("training runs", found.trainings), ("plans", found.plans)) if v]
     kinds += [f"{len(v)} {k}" for k, v in (("evaluations", found.evaluations), ("drifts", found.drifts)) if v]
+    kinds += [f"{len(v)} {k}" for k, v in (("stresses", found.stresses), ("comparisons", found.comparisons)) if v]
     return f"<p>Found: {escape(', '.join(kinds) or 'a demo')}.</p>"
+
+
+def _quality(found: Material) -> str:
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for *row, on in quality.quality_rows(found):
+        groups.setdefault(on, []).append(tuple(row))
+    out = ""
+    for on, rows in groups.items():
+        noisy = any(row[2] is not None for row in rows)
+        cells = [(row[0], *("not measured" if v is None else v for v in row[1 : 3 if noisy else 2])) for row in rows]
+        label = f"perplexity on {escape(on, quote=True)}"
+        out += f"<h3>On {escape(on)}</h3>" + table(quality.QUALITY[: 3 if noisy else 2], cells, label=label, fit=True)
+    words = "Perplexity, lower is better; comparable within one of these tables only."
+    return f'<p class="words">{words}</p>{out}' if out else ""
+
+
+def _times(found: Material) -> str:
+    told = quality.times(found)
+    if told is None:
+        return ""
+    out = f'<p class="lead">{escape(told.summary)}</p>' + table(quality.TIMES, told.rows, stack=True)
+    if told.operators:
+        words = "One token up to its logits, by operator, the largest difference first."
+        out += f"<h3>Where the difference goes</h3><p>{words}</p>" + table(
+            quality.OPERATORS, told.operators, stack=True
+        )
+    return out
+
+
+def _side_by_side(found: Material) -> str:
+    rows = quality.side_by_side(found)
+    if not rows:
+        return ""
+    first, last = found.circuits[0].name, found.circuits[-1].name
+    return table(("figure", first, last, "second / first"), rows, fit=True)
+
+
+def _stress(found: Material) -> str:
+    rows = quality.stress_rows(found)
+    if not rows:
+        return ""
+    gone, all_of_them = sum(r[3] or 0 for r in rows), sum(r[2] or 0 for r in rows)
+    words = f"{gone} of {all_of_them} windows diverge: their logits are lost, and no server can know."
+    return f"<p>{words}</p>" + table(quality.STRESS, rows, stack=True)
+
+
+def _settings(found: Material) -> str:
+    headers, rows = quality.settings(found)
+    if not rows:
+        return ""
+    asked = [row for row in rows if row[0] in ASKED_FOR]
+    rest = [row for row in rows if row[0] not in ASKED_FOR]
+    numbers = table(headers, rest, label="every number of the recipe")
+    return (
+        table(headers, asked, stack=True) + f"<details><summary>Every number of the recipe</summary>{numbers}</details>"
+    )
 
 
 def _tiles(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -112,6 +177,8 @@ def _tiles(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     first, last = rows[0], rows[-1]
     out = ""
     for what, before, after in zip(headers[1:], first[1:], last[1:]):
+        if "not measured" in (before, after):
+            continue
         shown = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in (before, after)]
         was = "" if len(rows) == 1 else f'<span class="was">{escape(shown[0])} → </span>'
         out += f'<li><strong>{was}<span class="now">{escape(shown[1])}</span></strong>'
@@ -126,13 +193,13 @@ def _evaluations(found: Material) -> str:
     out = ""
     if found.evaluations:
         headers = ["circuit", "engine", "parameters", "positions", "KL (median)", "top-1", "collapsed"]
-        headers += ["bootstraps/token", "s/token"]
+        headers += ["bootstraps up to the logits", "s up to the logits"]
         rows = []
         for e in found.evaluations:
             f = e["fidelity"]
             rows.append((e["name"], e["engine"], e["params"], e["positions"], f["kl"], f["top1"],
                          f"{f['collapsed']}/{f['windows']}", e["bootstraps"], e["seconds"]))  # fmt: skip
-        out += table(headers, rows)
+        out += table(headers, rows, stack=True)
         times = [
             (e["name"], operator, e["by_operator"].get(operator, 0.0), e["predicted"].get(operator, 0.0))
             for e in found.evaluations
@@ -166,11 +233,23 @@ def _demo(demo: dict[str, Any], number: int) -> str:
 
 
 def _parameters(found: Material) -> str:
-    seen: dict[str, tuple[Any, ...]] = {}
-    for p in (plan.params for plan in found.plans):
-        seen[p.name] = (p.name, p.engine, p.ring_dimension, p.levels, p.scale_bits, p.log_qp, p.security_claim)
-    headers = ("set", "engine", "ring dimension", "levels", "scale (bits)", "log QP (bits)", "security claim")
-    return table(headers, list(seen.values())) if seen else ""
+    """Each set as a list, not a row: a claim is a sentence and must be read whole on any screen."""
+    seen = {plan.params.name: plan.params for plan in found.plans}
+    out = ""
+    for p in seen.values():
+        facts = (
+            ("security claim", p.security_claim),
+            ("engine", p.engine),
+            ("ring dimension", f"{p.ring_dimension}, {p.slots} slots"),
+            ("levels after a bootstrap", p.levels),
+            ("scale", f"{p.scale_bits:g} bits"),
+            ("log2 QP", f"{p.log_qp:.1f} bits"),
+            ("noise of a bootstrap", f"{p.noise:.2g}"),
+        )
+        items = "".join(f'<dt>{escape(k)}</dt><dd class="claim">{escape(str(v))}</dd>' for k, v in facts)
+        kind = "set" if p.security_bits else "set toy"
+        out += f'<div class="{kind}"><h3>{escape(p.name)}</h3><dl>{items}</dl></div>'
+    return out
 
 
 def _figures(made: Sequence[Figure]) -> str:
@@ -187,21 +266,39 @@ def _figure(f: Figure) -> str:
     )
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, label: str = "Table") -> str:
-    """An HTML table in a region of its own that scrolls when it is wide; the first column heads its row."""
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    label: str = "Table",
+    stack: bool = False,
+    fit: bool = False,
+) -> str:
+    """An HTML table whose first column heads its row.
+
+    Where it is wide it scrolls in a region of its own. On a narrow screen every row of a ``stack`` becomes a card, and
+    the few columns of one that is to ``fit`` share the width.
+    """
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in headers)
+    marked = len(headers) > 1 and headers[-1] == "differs"
     body = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{escape(_cell(v))}</th>' if i == 0 else f"<td>{escape(_cell(v))}</td>"
-            for i, v in enumerate(row)
-        )
-        + "</tr>"
+        f'<tr class="differs">{_row(headers, row)}</tr>'
+        if marked and row[-1] == "yes"
+        else f"<tr>{_row(headers, row)}</tr>"
         for row in rows
     )
     name = label if label != "Table" else escape(", ".join(headers), quote=True)
     inner = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide" tabindex="0" role="region" aria-label="Table: {name}">{inner}</div>'
+    kind = "wide stack" if stack else "wide fit" if fit else "wide"
+    return f'<div class="{kind}" tabindex="0" role="region" aria-label="Table: {name}">{inner}</div>'
+
+
+def _row(headers: Sequence[str], row: Sequence[Any]) -> str:
+    first, *rest = (escape(_cell(v)) for v in row)
+    cells = "".join(
+        f'<td data-label="{escape(h, quote=True)}"><span>{v}</span></td>' for h, v in zip(headers[1:], rest)
+    )
+    return f'<th scope="row">{first}</th>{cells}'
 
 
 def _cell(value: Any) -> str:

@@ -55,6 +55,8 @@ svg .line.d1 { stroke-dasharray: 7 3; } svg .line.d2 { stroke-dasharray: 2 3; }
 svg .line.d3 { stroke-dasharray: 9 3 2 3; }
 svg .line.d4 { stroke-dasharray: 1 4; } svg .line.d5 { stroke-dasharray: 12 4; }
 svg .area { fill-opacity: .28; }
+svg .spot { fill: transparent; pointer-events: all; } svg .spot:hover { fill: var(--ink); fill-opacity: .18; }
+svg .fill:hover { opacity: .8; }
 svg .fill.s0 { fill: var(--s0); } svg .fill.s1 { fill: var(--s1); } svg .fill.s2 { fill: var(--s2); }
 svg .fill.s3 { fill: var(--s3); } svg .fill.s4 { fill: var(--s4); } svg .fill.s5 { fill: var(--s5); }
 svg .line.s0 { stroke: var(--s0); } svg .line.s1 { stroke: var(--s1); } svg .line.s2 { stroke: var(--s2); }
@@ -78,7 +80,25 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 .said mark { background: none; color: var(--s1); font-weight: 600; }
 .said .sealed { font: 1.05rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace; color: var(--soft);
   overflow-wrap: anywhere; }
-@media (max-width: 44rem) { .beside { grid-template-columns: 1fr; } }
+.claim { overflow-wrap: anywhere; }
+.set { background: var(--panel); border: 1px solid var(--rule); border-radius: 10px; padding: .2rem 1.1rem .9rem;
+  margin: .8rem 0; }
+.set.toy { border-left: 4px solid var(--warn); }
+.differs td, .differs th { background: var(--warnback); }
+dl.words dt { color: var(--ink); font-weight: 600; }
+dl.words { grid-template-columns: 11rem 1fr; }
+@media (max-width: 44rem) { .beside { grid-template-columns: 1fr; }
+  dl, dl.words { grid-template-columns: 1fr; gap: 0; } dd { margin: 0 0 .6rem; }
+  h1 { font-size: 1.5rem; } .tiles { grid-template-columns: 1fr 1fr; } .tiles strong { font-size: 1.2rem; }
+  .fit table { table-layout: fixed; width: 100%; font-size: .82rem; } .fit th:first-child { width: 36%; }
+  .fit th, .fit td { overflow-wrap: anywhere; hyphens: auto; }
+  .stack table, .stack tbody, .stack tr, .stack td, .stack tbody th { display: block; width: 100%; }
+  .stack thead { position: absolute; clip-path: inset(50%); height: 1px; width: 1px; overflow: hidden; }
+  .stack tr { border: 1px solid var(--rule); border-radius: 8px; padding: .5rem .8rem; margin: 0 0 .7rem; }
+  .stack tbody th { font-weight: 600; border: 0; padding: 0 0 .2rem; overflow-wrap: anywhere; }
+  .stack td { border: 0; padding: .1rem 0; display: grid; grid-template-columns: 45% 1fr; gap: .6rem;
+    overflow-wrap: anywhere; }
+  .stack td::before { content: attr(data-label); color: var(--soft); } }
 footer { margin-top: 3rem; color: var(--soft); font-size: .9rem; }
 @media print { nav, .skip, details { display: none; } body { max-width: none; color: #000; background: #fff; }
   figure, section, tr { break-inside: avoid; } svg { min-width: 0; } .wide { overflow: visible; } }

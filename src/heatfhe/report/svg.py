@@ -11,6 +11,8 @@ from html import escape
 SERIES = 6
 """Distinct colours (classes s0 to s5) and dashes (d0 to d5) of a series."""
 LEGEND_ROW = 18
+HINTS = 80
+"""Points of a line that show their value, about: more would make the page large."""
 HATCH = (
     '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect class="stripe" width="2" height="6"/></pattern></defs>'
@@ -77,11 +79,26 @@ class Drawing:
             f'<line class="{kind}" x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"/>'
         )
 
-    def rect(self, x: float, y: float, width: float, height: float, kind: str, *, opacity: float | None = None) -> None:
-        """A filled rectangle."""
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        kind: str,
+        *,
+        opacity: float | None = None,
+        hint: str = "",
+    ) -> None:
+        """A filled rectangle; a pointer that rests on it is shown the hint."""
         faint = "" if opacity is None else f' fill-opacity="{number(opacity)}"'
         box = f'x="{number(x)}" y="{number(y)}" width="{number(max(0.0, width))}" height="{number(max(0.0, height))}"'
-        self.parts.append(f'<rect class="{kind}" {box}{faint}/>')
+        shown = f"><title>{escape(hint)}</title></rect>" if hint else "/>"
+        self.parts.append(f'<rect class="{kind}" {box}{faint}{shown}')
+
+    def spot(self, x: float, y: float, width: float, height: float, hint: str) -> None:
+        """A place without a picture of its own that has a hint."""
+        self.rect(x, y, width, height, "spot", hint=hint)
 
     def text(self, x: float, y: float, words: str, *, anchor: str = "start", kind: str = "label") -> None:
         """Words."""
@@ -193,6 +210,8 @@ def chart_lines(
     d.bottom_axis(across, height - 60, x_title)
     for r, row in kept:
         d.polyline([(across(x), up(y)) for x, y in row], r.kind)
+        for x, y in row[:: max(1, len(row) // HINTS)]:
+            d.spot(across(x) - 5, up(y) - 5, 10, 10, f"{r.name}, {x_title} {number(x)}: {number(y)} {y_title}")
     d.legend(names, 70, height - 6, lines=[r.kind for r in series])
     return d.render(key, title, words)
 

@@ -32,7 +32,7 @@ from heatfhe.training.data import Windows, windows_of
 from heatfhe.training.diagnose import Sizes, first_to_leave
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
-from heatfhe.training.losses import window_losses
+from heatfhe.training.losses import task_loss, window_losses
 from heatfhe.training.recipe import Recipe
 from heatfhe.training.recipes import fitting
 
@@ -130,8 +130,8 @@ def train(
         position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop,
         sharded=shard, carried=carried,
     )  # fmt: skip
-    if shard:
-        run.prepared = sharding.sharded(prepared)
+    _write_parent(run)
+    run.prepared = sharding.sharded(prepared) if shard else prepared
     try:
         while position.phase != "done":
             phase = recipe.phases[position.phase]
@@ -306,13 +306,32 @@ def _deployed(run: Run) -> tuple[float, int, str]:
     """Held-out loss of what will be exported, the windows that diverge, and what the first of these left first."""
     if run.held_out is None:
         return math.nan, 0, ""
-    recipe, prepared = run.recipe, run.prepared
-    size = max(1, recipe.micro_tokens // recipe.context)
-    rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
-    loss = window_losses(prepared, rows, max(1, size // 8))  # whole score matrices are held there
+    prepared = run.prepared
+    rows, part = _validated_rows(run)
+    loss = window_losses(prepared, rows, part)  # whole score matrices are held there
     bad = torch.nonzero(~torch.isfinite(loss)).flatten().tolist()
     left = first_to_leave(prepared, rows[bad[0], :-1][None]) if bad else ""
     return math.inf if bad else float(loss.mean()), len(bad), left
+
+
+def _validated_rows(run: Run) -> tuple[Tensor, int]:
+    """Held-out windows that are measured on, and how many at a time."""
+    assert run.held_out is not None
+    size = max(1, run.recipe.micro_tokens // run.recipe.context)
+    rows = run.held_out.rows[: size * run.recipe.validate_batches]
+    return torch.from_numpy(rows).to(run.accelerator.device), max(1, size // 8)
+
+
+def _write_parent(run: Run) -> None:
+    """Once, before the first update: held-out loss of the model as it came, exact. What follows is compared with it."""
+    if run.position.step or run.held_out is None or run.folder is None or not run.is_main:
+        return
+    rows, part = _validated_rows(run)
+    found = [
+        task_loss(run.prepared.logits(some[:, :-1], mode="exact"), some[:, 1:]) * len(some) for some in rows.split(part)
+    ]
+    # Under the first update, so that a run resumed before that writes it anew, once.
+    run.journal.write("parent", 1, {"loss": float(torch.stack(found).sum()) / len(rows)})
 
 
 def merge(trained: Calibration, observed: Calibration) -> Calibration:
