@@ -5,7 +5,7 @@ export PYTHONPATH := src
 export OMP_WAIT_POLICY := passive
 PYTEST = -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs proofs clean
+.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs package image proofs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -41,6 +41,12 @@ bench: ## speed, always as a ratio against a named peer in the same run
 
 docs: ## the API page, from docstrings
 	@env=$(MAIN) && $$env/bin/python scripts/api_page.py
+
+package: ## dist/: an sdist and a wheel that twine accepts; VERSION=v0.1.0 refuses another version
+	@scripts/package $(VERSION)
+
+image: ## the Dockerfile's steps run without docker, and what they made tried as its user
+	@env=$(MAIN) && $$env/bin/python scripts/image.py
 
 proofs: ## check the Coq proofs
 	@scripts/proofs
