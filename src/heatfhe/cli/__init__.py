@@ -44,6 +44,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "proxy": "OpenAI-compatible endpoint on this machine",
     },
     "everyone": {
+        "card": "a private inference card: what is encrypted, what leaks, quality, cost",
         "models": "circuits, plans and keys on this machine, with sizes and security",
         "doctor": "what works on this machine, and what would make the rest work",
     },
