@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PROMPT = "the cat sat"
+PROMPT = "the cat"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 MODEL = """
 import random, sys, torch
@@ -93,14 +93,14 @@ class Stumbled(Exception):
 class Afternoon:
     """One replay: its folders, and every command with what it said."""
 
-    def __init__(self, out: Path, *, clone: bool) -> None:
+    def __init__(self, out: Path, *, clone: bool, slips: bool = True) -> None:
         if out.exists():
             shutil.rmtree(out)
         self.place, self.elsewhere, self.log = out / "owner", out / "another folder", out / "log"
         for folder in (self.place, self.elsewhere, self.log):
             folder.mkdir(parents=True)
         self.clone = self._cloned(out / "clone") if clone else ROOT
-        self.began = time.monotonic()
+        self.began, self.slips = time.monotonic(), slips
         self.said: list[dict[str, Any]] = []
         self.stumbles: list[str] = []
         self._options: dict[str, set[str]] = {}
@@ -152,6 +152,8 @@ class Afternoon:
 
     def slip(self, command: str, mends: str, *, code: int = 1, folder: Path | None = None) -> None:
         """A mistake: refused in one line that names what mends it, and no option that this command does not have."""
+        if not self.slips:
+            return
         try:
             line = self.heat(command, code=code, folder=folder)
             told = [one for one in line.splitlines() if not one.startswith("warning: ")]
@@ -264,17 +266,17 @@ def serve(day: Afternoon, planned: str) -> str:
 
 def ask(day: Afternoon, url: str) -> None:
     """A client in another folder: the slips of a first evening, then an answer equal to the circuit's own."""
-    there, (own,) = day.elsewhere, json.loads(f"[{day.python(ANSWER, 'out/mine/circuit', PROMPT, 3)}]")
-    asked = f'heat generate --server {url} --ca certificate.pem --token-file token.txt --insecure --tokens 3 "{PROMPT}"'
+    there, (own,) = day.elsewhere, json.loads(f"[{day.python(ANSWER, 'out/mine/circuit', PROMPT, 2)}]")
+    asked = f'heat generate --server {url} --ca certificate.pem --token-file token.txt --insecure --tokens 2 "{PROMPT}"'
     day.slip(asked.replace(" --ca certificate.pem", ""), "--ca", code=4, folder=there)
     day.slip(asked.replace("certificate.pem", "gone.pem"), "--ca", folder=there)
     day.slip(asked.replace("token.txt", "gone.txt"), "--token-file", folder=there)
     day.slip(asked.replace(" --token-file token.txt", ""), "--token-file", folder=there)
     day.slip(asked.replace(" --insecure", ""), "--insecure", folder=there)
-    day.slip(asked.replace("--tokens 3", "--tokens 3000"), "--tokens", folder=there)
-    day.slip(asked.replace("--tokens 3", "--temperature 99"), "temperature 99 exceeds", folder=there)
-    day.slip(asked.replace("--tokens 3", "--temperature -1"), "--temperature", folder=there)
-    day.slip(asked.replace("--tokens 3", "--top-p 0.5"), "--interactive", folder=there)
+    day.slip(asked.replace("--tokens 2", "--tokens 2000"), "--tokens", folder=there)
+    day.slip(asked.replace("--tokens 2", "--temperature 99"), "temperature 99 exceeds", folder=there)
+    day.slip(asked.replace("--tokens 2", "--temperature -1"), "--temperature", folder=there)
+    day.slip(asked.replace("--tokens 2", "--top-p 0.5"), "--interactive", folder=there)
     (there / "wrong.txt").write_text("heat_wrong")
     day.slip(asked.replace("token.txt", "wrong.txt"), "--token-file", code=4, folder=there)
     answer = json.loads(day.heat(f"{asked} --json", folder=there))
@@ -318,8 +320,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "afternoon", help="removed first, if it exists")
     parser.add_argument("--here", action="store_true", help="this checkout as it is, instead of a fresh clone of it")
+    parser.add_argument("--no-slips", action="store_true", help="only what a person types who makes no mistake")
     args = parser.parse_args()
-    day = Afternoon(args.out.resolve(), clone=not args.here)
+    day = Afternoon(args.out.resolve(), clone=not args.here, slips=not args.no_slips)
     try:
         with day.running(serve(day, train(day)), "serving ") as url:
             ask(day, url)
