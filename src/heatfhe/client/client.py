@@ -219,7 +219,7 @@ class Client:
         sampler, talk = sampler or Sampler(), conversation or Conversation()
         if sampler.needs_logits and not interactive:
             raise ConfigError(
-                "top_p and repetition_penalty need decrypted logits; choose on this machine: heat generate "
+                "top_p and repetition_penalty need decrypted logits; use interactive mode for them: heat generate "
                 "--interactive, or interactive=True in Python"
             )
         if tokens < 1:
