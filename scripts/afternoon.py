@@ -116,7 +116,8 @@ class Afternoon:
         kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "HEATFHE_TOKEN")}
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         envs = os.environ.get("HEATFHE_ENVS") or str(cache / "heatfhe" / "envs")
-        return {**kept, "HOME": str(self.elsewhere / "home"), "HEATFHE_ENVS": envs, "HF_HUB_OFFLINE": "1"}
+        calm = {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}  # as the Makefile has it
+        return {**kept, "HOME": str(self.elsewhere / "home"), "HEATFHE_ENVS": envs, **calm}
 
     def words(self, command: str) -> list[str]:
         """A command as it is typed, with the clone's own ``heat``."""
