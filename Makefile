@@ -5,7 +5,7 @@ export PYTHONPATH := src
 export OMP_WAIT_POLICY := passive
 PYTEST = -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs doc-tables proofs clean
+.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs doc-tables package image proofs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -44,6 +44,12 @@ docs: ## the documentation as a site in build/site; a dead link or a page outsid
 
 doc-tables: ## write the tables of the documentation that the code can make
 	@env=$(MAIN) && $$env/bin/python scripts/doc_tables.py
+
+package: ## dist/: an sdist and a wheel that twine accepts; VERSION=v0.1.0 refuses another version
+	@scripts/package $(VERSION)
+
+image: ## the Dockerfile's steps run without docker, and what they made tried as its user
+	@env=$(MAIN) && $$env/bin/python scripts/image.py
 
 proofs: ## check the Coq proofs
 	@scripts/proofs

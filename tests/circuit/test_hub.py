@@ -93,7 +93,7 @@ def hub() -> Iterator[tuple[str, dict[str, bytes]]]:
 def python(code: str, url: str, home: Path, *arguments: str) -> str:
     """The library reads its endpoint when it is imported: a process of its own."""
     own = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **own}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **own}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
     )
@@ -114,6 +114,34 @@ def test_a_circuit_is_pushed_and_comes_back(hub: tuple[str, dict[str, bytes]], t
     assert python(load, url, tmp_path / "home") == circuit.digest
     files.clear()  # the hub is gone: the cache does
     assert python(load, url, tmp_path / "home") == circuit.digest
+
+
+def test_a_prepared_checkpoint_is_pushed_and_comes_back_with_its_counts(
+    hub: tuple[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    """To others it is a plain checkpoint with its tokenizer; to us it has its calibration and counts too."""
+    pytest.importorskip("torch", reason="checkpoints need the train extra")
+    url, files = hub
+    setup = (
+        "import sys; from pathlib import Path; import numpy as np, torch\n"
+        "import heatfhe; from heatfhe.sites import Prepared; from tests.cli.test_own_model import own_model\n"
+    )
+    push = setup + (
+        "place = own_model(Path(sys.argv[1]), 64); p = heatfhe.prepare(str(place / 'my-gpt2'))\n"
+        "rows = torch.from_numpy(np.random.default_rng(0).integers(0, 60, (4, 16)))\n"
+        "p.adopt(heatfhe.calibrate(p, rows, 1e-2)); p.push_to_hub('me/tiny', token='hf_x')\n"
+        "print(p.fingerprint(), sorted(p.calibration.counts().items()))"
+    )
+    pushed = python(push, url, tmp_path / "home", str(tmp_path))
+    assert {"config.json", "model.safetensors", "tokenizer.json", "heat.json"} <= set(files)
+    load = setup + (
+        "p = Prepared.from_pretrained('me/tiny'); print(p.fingerprint(), sorted(p.calibration.counts().items()))\n"
+    )
+    assert python(load, url, tmp_path / "home") == pushed
+    plain = (
+        "from transformers import AutoTokenizer as T; print(len(T.from_pretrained('me/tiny')('the cat')['input_ids']))"
+    )
+    assert int(python(plain, url, tmp_path / "home")) >= 2
 
 
 def test_a_name_nobody_has_is_one_clear_error(hub: tuple[str, dict[str, bytes]], tmp_path: Path) -> None:

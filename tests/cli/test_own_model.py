@@ -156,6 +156,9 @@ def test_python_takes_names_and_any_text(place: Path, tmp_path: Path) -> None:
         assert circuit.encode("the cat")  # its tokenizer came along
         assert circuit.shape.context == 32
         assert len(repr(trained)) < 1000
+        assert trained._repr_html_().count("<tr>") == len(trained.iterations) + 5
+        assert repr(prepared).startswith("Prepared(gpt2, 8 sites, ")
+        assert "\n" not in repr(prepared)
         found.append(circuit.digest)
     assert len(set(found)) == 1
     prepared = heatfhe.prepare(str(place / "my-gpt2"))

@@ -33,15 +33,17 @@ def test_plan_prints_and_writes(folder: Path, tmp_path: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     for word in ("NO SECURITY", "layernorm", "argmax", "key switches", "rotations:", "levels along", "hatched"):
         assert word in text
-    *_, generate, prompt, wrote, follow = text.splitlines()  # what is read first stands last
+    *_, generate, prompt, logits, sample, wrote, follow = text.splitlines()  # what is read first stands last
     assert "pt, masks, ct*ct: products with weights" in text
     assert generate.startswith("one generate step: ")
     assert "bootstraps" in generate
-    assert prompt.startswith("one prompt step: ")
+    for line, name in ((prompt, "prompt"), (logits, "logits"), (sample, "sample")):
+        assert line.startswith(f"one {name} step: ")
+    assert ("\ngenerate: " in text, "\nsample: " in text) == (True, False)  # a table each would say it twice
     assert wrote == f"wrote {out}"
     assert follow == f"next: heat serve {folder} --plan {out} --folder served --insecure"
     made = Plan.load(out)
-    assert set(made.programs) == {"generate", "prompt"}
+    assert set(made.programs) == {"generate", "prompt", "logits", "sample"}  # clients may ask with a temperature
     assert made.circuit == tiny_circuit().digest
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import heatfhe
-from heatfhe.cli import GROUPS, _command, main
+from heatfhe.cli import GROUPS, _command, blamed, main
 from heatfhe.client import Client, Sampler
 from heatfhe.errors import ConfigError, HeatError
 from heatfhe.planning import Plan, plan
@@ -198,3 +198,86 @@ def test_the_package_is_the_command(tmp_path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, env=environment, check=False)
         assert done.stdout == f"heatfhe {heatfhe.__version__}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("unknown recipe 'large'; have: tiny", ["--recipe"]),
+        ("a share lies in (0, 1], got 0.0", ["--share"]),
+        ("micro_tokens 16 holds no whole window of 128; raise it", ["--micro-tokens"]),
+        ("corpsu.txt: no such text file; give a .txt file", ["--text"]),
+        ("other-corpsu.txt: no such text file", []),
+        ("corpsu.txt.xz: no such text file", []),
+        ("out/corpsu.txt: no such text file", []),
+        ("notes.txt: cannot be read as text", ["--also"]),
+        ("0.0 of 16 windows diverged", []),  # equal by chance
+        ("context 512 exceeds the model's own of 16; give at most that (--context)", []),
+    ],
+)
+def test_a_refusal_names_the_option_that_brought_the_value(message: str, named: list[str]) -> None:
+    given = {"--recipe": "large", "--share": 0.0, "--micro-tokens": 16, "--text": Path("corpsu.txt"), "--seed": 0}
+    given |= {"--also": ["more.txt", "notes.txt"], "--context": 512, "--shard": True, "--lr": None}
+    assert blamed(message, given) == named
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("plan", "default", "--params", "native-99"), "--params"),
+        (("plan", "default", "--params", "insecure-native-12", "--costs", "cheap"), "--costs"),
+        (("plan", "default", "--params", "insecure-native-12", "--context", "4096"), "--context"),
+        (("plan", "default", "--params", "insecure-native-12", "--programs", "dream"), "--programs"),
+        (("report", "default", "--params", "native-99", "-o", "page.html"), "--params"),
+        (("generate", "--server", "http://fhe.example", "w1"), "--server"),
+        (("generate", "--local", "--server", "http://localhost:1", "w1"), "--server"),
+        (("drift", "default", "--params", "native-99"), "--params"),
+    ],
+)
+def test_slips_are_one_line_with_their_option(
+    words: tuple[str, ...],
+    option: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEATFHE_TOKEN", "heat_x")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    code, line = heat(capsys, *words)
+    assert code in (1, 4)
+    assert line.count("\n") == 1
+    assert option in line
+
+
+def test_a_server_makes_its_own_certificate_and_hands_it_out(tmp_path: Path) -> None:
+    """One command gives a client all it needs; a certificate stays while it does, and its key is its owner's alone."""
+    from heatfhe.server import self_signed
+    from tests.client.test_cli import heat as run
+
+    pytest.importorskip("cryptography", reason="certificates need the native extra")
+    folder, out = tmp_path / "served", tmp_path / "for-alice"
+    words = ("serve", "--folder", str(folder), "--self-signed", "fhe.lan", "--self-signed", "127.0.0.1")
+    said = run(*words, "--add-client", "alice", "--hand-out", str(out)).stdout
+    token = (out / "token.txt").read_text().strip()
+    assert token.startswith("heat_")
+    assert token not in said
+    assert {p.name: p.stat().st_mode & 0o777 for p in out.iterdir()} == {"token.txt": 0o600, "certificate.pem": 0o600}
+    assert (folder / "tls" / "key.pem").stat().st_mode & 0o777 == 0o600
+    first = (folder / "tls" / "certificate.pem").read_bytes()
+    assert (out / "certificate.pem").read_bytes() == first
+    assert b"PRIVATE" not in first
+    self_signed(folder / "tls", ["127.0.0.1"])
+    assert (folder / "tls" / "certificate.pem").read_bytes() == first  # it does for this name too
+    certificate, key = self_signed(folder / "tls", ["other.lan"])
+    assert certificate.read_bytes() != first
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    with pytest.raises(ConfigError, match="--self-signed"):
+        self_signed(tmp_path / "none", [" "])
+    for wrong, option in (
+        (("--tls-cert", "c.pem"), "leave out --tls-cert"),
+        (("--hand-out", str(out)), "--add-client"),
+    ):
+        done = run(*words, *wrong, check=False)
+        assert done.returncode == 1
+        assert option in done.stderr

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import errno
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -44,6 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "proxy": "OpenAI-compatible endpoint on this machine",
     },
     "everyone": {
+        "card": "a private inference card: what is encrypted, what leaks, quality, cost",
         "models": "circuits, plans and keys on this machine, with sizes and security",
         "doctor": "what works on this machine, and what would make the rest work",
     },
@@ -117,9 +119,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, arguments: Sequence[str]) -> int:
     console, module = Console(quiet="--quiet" in arguments, as_json="--json" in arguments), None
+    given: dict[str, Any] = {}
     try:
         module = import_module(f"heatfhe.cli.{name.replace('-', '_')}")
-        code: int = module.run(_command(name, module).parse_args(arguments), console)
+        parser = _command(name, module)
+        args = parser.parse_args(arguments)
+        given = {
+            a.option_strings[-1]: getattr(args, a.dest) for a in parser._actions if a.option_strings and a.nargs != 0
+        }
+        code: int = module.run(args, console)
         return code
     except KeyboardInterrupt:
         print(f"interrupted; {getattr(module, 'INTERRUPTED', 'start it again to begin anew')}", file=sys.stderr)
@@ -131,7 +139,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     except WireError as err:
         return _fail(err, 4)
     except HeatError as err:
-        return _fail(err, 1)
+        return _fail(err, 1, blamed(str(err), given))
     except ModuleNotFoundError as err:
         package = (err.name or "").split(".")[0]
         if package not in EXTRAS:
@@ -177,9 +185,33 @@ def _complete(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _fail(err: HeatError, code: int) -> int:
-    print(f"heat: {type(err).__name__}: {err}", file=sys.stderr)
+def _fail(err: HeatError, code: int, options: Sequence[str] = ()) -> int:
+    which = f" ({', '.join(options)})" if options else ""
+    print(f"heat: {type(err).__name__}: {err}{which}", file=sys.stderr)
     return code
+
+
+def blamed(message: str, given: Mapping[str, Any]) -> list[str]:
+    """Options whose values a refusal speaks of, where it names no option itself.
+
+    The library refuses values; which option brought one is known here. A path or a name counts where it stands in the
+    message whole; a number only as "got 3" or after its own name, as others may be equal by chance.
+    """
+    if re.search(r"(?<![\w-])--[a-z]", message):
+        return []
+    found = []
+    for option, values in given.items():
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, bool) or value in (None, ""):
+                continue
+            number = isinstance(value, (int, float))
+            word = option.lstrip("-").replace("-", "[-_ ]")
+            texts = "|".join(re.escape(t) for t in {str(value), *([f"{value:g}"] if number else [])})
+            before = rf"(?:\bgot |\b{word}=?\s)" if number else r"(?<![\w/.-])"
+            if re.search(rf"{before}(?:{texts})(?![\w/-])(?!\.\w)", message):
+                found.append(option)
+                break
+    return found
 
 
 def _parser() -> Parser:

@@ -40,6 +40,8 @@ EXAMPLES = (
     "  heat plan my-circuit --params native-16-r40 --costs cheddar-h200 --compare\n"
     "  heat plan my-circuit --params native-16-r40-lean --device cuda --precision 10 --context 128 -o my.plan\n"
 )
+SHOWN, SERVED = "generate,prompt", "generate,prompt,logits,sample"
+"""What a token costs; and with a file, which is for a server, also what its clients may ask for with a temperature."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--placement", choices=sorted(ALGORITHMS), default="exact", help="algorithm (default exact)")
     parser.add_argument("--costs", metavar="TABLE", help=f"cost table: {', '.join(cost_tables())}, or a .json file")
     parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
-    parser.add_argument("--programs", default="generate,prompt", help=f"comma-separated, of {', '.join(ProgramName)}")
+    parser.add_argument(
+        "--programs",
+        help=f"comma-separated, of {', '.join(ProgramName)} (default: all that a server offers with -o, else {SHOWN})",
+    )
     parser.add_argument(
         "--prefill", type=int, metavar="TOKENS", help="a program for so many prompt tokens at once, too"
     )
@@ -66,7 +71,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, print, write."""
     circuit, params = Circuit.load(circuit_folder(args.circuit)), preset(args.params)
     table = cost_table(args.costs or default_cost(params, args.device))
-    names = tuple(n.strip() for n in args.programs.split(",") if n.strip())
+    asked = args.programs or (SERVED if args.out is not None else SHOWN)
+    names = tuple(n.strip() for n in asked.split(",") if n.strip())
     options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names, "mlp": args.mlp}
     options |= {"contract": not args.cut_polynomials, "precision": args.precision, "prefill": args.prefill}
     if args.compare:
@@ -95,6 +101,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             )
             console.print(f"{name}, refreshed values: {what}")
     for name, rows in found.items():
+        if not args.programs and name in SERVED.split(",") and name not in SHOWN.split(","):
+            continue  # nearly the same; one line at the end will do
         console.heading(f"\n{name}: {len(made.program(name).steps)} steps")
         console.table(_HEADERS, [_row(t) for t in [*rows.values(), _total(rows)]])
         console.print("seconds by operator, bootstraps hatched:")

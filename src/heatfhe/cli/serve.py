@@ -18,12 +18,15 @@ from typing import Any
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import add_precision_argument
 from heatfhe.errors import ConfigError
-from heatfhe.server import ClientBook, FolderLock, ModelSource, Settings, close_wall, create_app
+from heatfhe.files import atomic_write
+from heatfhe.server import ClientBook, FolderLock, ModelSource, Settings, close_wall, create_app, self_signed
 
 HELP = "Serve a Circuit to clients whose data it must not see."
 EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --folder served --add-client alice
   heat serve default --params insecure-native-12 --insecure --folder served
   heat serve my-circuit --params native-16-r40 --folder served --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
+  heat serve --folder served --self-signed fhe.lan --add-client alice --hand-out for-alice
+  heat serve my-circuit --plan my.plan --folder served --host 0.0.0.0 --self-signed fhe.lan
 """
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -44,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate in PEM; any --host but this machine needs it")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key in PEM")
     parser.add_argument(
+        "--self-signed", action="append", metavar="HOST",
+        help="instead: make a certificate for this name or address of the server (repeatable), kept in FOLDER/tls; "
+        "clients add --ca FOLDER/tls/certificate.pem",
+    )  # fmt: skip
+    parser.add_argument(
         "--plain-http", action="store_true", help="no TLS here: something in front of this server has it"
     )
     parser.add_argument("--insecure", action="store_true", help="serve toy parameter sets, which protect nothing")
@@ -63,6 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=50.0, help="requests per second and client")
     parser.add_argument("--chunk", type=int, default=8 << 20, metavar="BYTES", help="largest chunk of a key upload")
     parser.add_argument("--add-client", metavar="NAME", help="register a client, print its token, and end")
+    parser.add_argument(
+        "--hand-out", type=Path, metavar="DIR",
+        help="with --add-client: write token.txt there instead of printing it, and certificate.pem with --self-signed",
+    )  # fmt: skip
     parser.add_argument("--remove-client", metavar="NAME", help="end a client's token, and end")
     parser.add_argument("--with-client", metavar="NAME", help="register a client, print its token, and serve")
     parser.add_argument("--ends-with", type=int, metavar="PID", help="end when the process that started this one ends")
@@ -70,19 +82,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Serve until interrupted."""
+    _check_options(args)
     args.folder.mkdir(parents=True, exist_ok=True)
+    if args.self_signed:
+        args.tls_cert, args.tls_key = map(str, self_signed(args.folder / "tls", args.self_signed))
     book = ClientBook(args.folder / "clients.json")
     if args.add_client or args.remove_client:
         return _clients(args, book, console)
     close_wall()
     _check_certificate(args.tls_cert, args.tls_key)
+    if args.self_signed:
+        console.print(f"certificate: {args.tls_cert}; clients add --ca with a copy of it")
     if args.host not in LOOPBACK and not ((args.tls_cert and args.tls_key) or args.plain_http):
         raise ConfigError(
-            f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --plain-http behind a TLS proxy"
+            f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --self-signed HOST, or "
+            "--plain-http behind a TLS proxy"
         )
     with FolderLock(args.folder) as lock:  # before anything is changed: a server may be running here
         settings = _settings(args, console)
         return _serve(args, settings, book, lock, console)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    if args.self_signed and (args.tls_cert or args.tls_key):
+        raise ConfigError("--self-signed makes its own certificate; leave out --tls-cert and --tls-key")
+    if args.hand_out and not args.add_client:
+        raise ConfigError("--hand-out is of one client; give --add-client NAME with it")
+    if args.hand_out and args.hand_out.exists() and not args.hand_out.is_dir():
+        raise ConfigError(f"{args.hand_out}: is a file; give --hand-out a folder")
 
 
 def _check_certificate(certificate: str | None, key: str | None) -> None:
@@ -105,9 +132,28 @@ def _clients(args: argparse.Namespace, book: ClientBook, console: Console) -> in
         console.print(f"{args.remove_client}: {'removed' if known else 'was not known'}")
         console.json({"client": args.remove_client, "removed": known})
         return 0
+    if args.hand_out:
+        return _hand_out(args, book, console)
     token = book.add(args.add_client)
     console.print(f"token of {args.add_client}, shown only now:\n{token}")
     console.json({"client": args.add_client, "token": token})
+    return 0
+
+
+def _hand_out(args: argparse.Namespace, book: ClientBook, console: Console) -> int:
+    """Everything a client needs of this server, in one folder; its token is on no screen and in no log."""
+    args.hand_out.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files = {"token.txt": f"{book.add(args.add_client)}\n".encode()}
+    if args.self_signed:
+        files["certificate.pem"] = Path(args.tls_cert).read_bytes()
+    for name, data in files.items():
+        with atomic_write(args.hand_out / name) as f:
+            os.chmod(f.fileno(), 0o600)
+            f.write(data)
+    ca = f" --ca {args.hand_out / 'certificate.pem'}" if args.self_signed else ""
+    console.print(f"for {args.add_client}, in {args.hand_out}: {' and '.join(files)}; hand them over on a safe way")
+    console.print(f"there: heat generate --server URL{ca} --token-file {args.hand_out / 'token.txt'} ...")
+    console.json({"client": args.add_client, "hand_out": str(args.hand_out), "files": list(files)})
     return 0
 
 

@@ -218,11 +218,17 @@ class Client:
         """Token ids of a prompt, or the reason why it cannot be asked. No session is opened for that."""
         sampler, talk = sampler or Sampler(), conversation or Conversation()
         if sampler.needs_logits and not interactive:
-            raise ConfigError("top_p and repetition_penalty need decrypted logits; use interactive mode for them")
+            raise ConfigError(
+                "top_p and repetition_penalty need decrypted logits; use interactive mode for them: heat generate "
+                "--interactive, or interactive=True in Python"
+            )
         if tokens < 1:
             raise ConfigError(f"at least one token must be asked for, got {tokens}")
         if interactive and ProgramName.LOGITS not in self.config.programs:
-            raise ConfigError("this server's plan returns no logits, so it has no interactive mode; run freely instead")
+            raise ConfigError(
+                "this server's plan returns no logits, so it has no interactive mode; run freely instead, or ask its "
+                "operator for one that does: heat plan --programs generate,prompt,logits,sample"
+            )
         if sampler.temperature > 0 and not interactive:
             check_temperature(sampler.temperature, self.config)
         ids = self.bundle.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
@@ -233,7 +239,7 @@ class Client:
         if last > self.config.context:
             raise ConfigError(
                 f"prompt and answer take {last} positions, the model's context is {self.config.context}; "
-                "shorten the prompt or ask for fewer tokens"
+                "shorten the prompt or ask for fewer tokens (--tokens, or max_tokens through heat proxy)"
             )
         return ids
 

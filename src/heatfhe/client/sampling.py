@@ -37,7 +37,10 @@ def largest_temperature(noise_bound: float, vocabulary: int) -> float:
 def check_temperature(temperature: float, config: ModelConfig) -> None:
     """Refuse noise that a server's plan cannot add, or that its argmax was not made for."""
     if ProgramName.SAMPLE not in config.programs:
-        raise ConfigError("this server's plan does not sample under encryption; use temperature 0 or interactive mode")
+        raise ConfigError(
+            "this server's plan does not sample under encryption; use temperature 0, or ask its operator for a plan "
+            "that does: heat plan --programs generate,prompt,logits,sample"
+        )
     most = min(largest_temperature(config.noise_bound, config.vocabulary), config.max_temperature)
     if temperature > most:
         raise ConfigError(

@@ -11,12 +11,13 @@ from heatfhe.errors import ConfigError
 from heatfhe.models import gpt2, llama
 from heatfhe.models.architecture import Architecture
 from heatfhe.models.gpt2 import stages as gpt2_stages
+from heatfhe.models.hub import hub_library, upload_folder
 from heatfhe.models.source import model_folder
 from heatfhe.models.tokenizer import encoder, own_tokenizer, tokenizer_files
 
 __all__ = [
-    "ARCHITECTURES", "Architecture", "describe", "encoder", "fingerprint", "gpt2_stages", "model_folder",
-    "own_tokenizer", "register", "tokenizer_files",
+    "ARCHITECTURES", "Architecture", "describe", "encoder", "fingerprint", "gpt2_stages", "hub_library",
+    "model_folder", "own_tokenizer", "register", "tokenizer_files", "upload_folder",
 ]  # fmt: skip
 
 # Hugging Face's config.model_type -> how to describe such a model.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heatfhe.server.certificate import self_signed
 from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.server.store.auth import ClientBook
 from heatfhe.server.store.hold import FolderLock
@@ -35,4 +36,5 @@ __all__ = [
     "bounded_protocol",
     "close_wall",
     "create_app",
+    "self_signed",
 ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from heatfhe.errors import ConfigError, DataError, SiteError
 from heatfhe.halting import GAMMA, HaltingTable
-from heatfhe.models import Architecture, fingerprint
+from heatfhe.models import Architecture, fingerprint, model_folder
 from heatfhe.records import FAMILIES, Calibration, Site
 from heatfhe.sites.activation import ActivationSite
 from heatfhe.sites.attention import AttentionSite
@@ -74,6 +75,35 @@ class Prepared(nn.Module):
             )
         front = torch.tensor(config.prefix, dtype=torch.long, device=next(model.parameters()).device)
         self.register_buffer("front", front, persistent=False)
+
+    def __repr__(self) -> str:
+        counts = (
+            "not calibrated"
+            if self.calibration is None
+            else f"{sum(self.calibration.iterations().values())} iterations"
+        )
+        return f"Prepared({self.architecture.kind}, {len(self.sites)} sites, {counts}, mode {self.mode})"
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path) -> Prepared:
+        """A checkpoint that was saved prepared, with its counts and domains: its folder, or its name on the hub.
+
+        >>> Prepared.from_pretrained("somebody/stories-heat-checkpoint")          # doctest: +SKIP
+        """
+        from heatfhe.sites.sidefile import load_prepared
+
+        return load_prepared(model_folder(name))
+
+    def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None, tokenizer: Any = None) -> str:
+        """Publish the checkpoint, its tokenizer and its side file as a model of the Hugging Face hub, made if need be.
+
+        Anyone loads it as the plain checkpoint that it is; ``from_pretrained`` with its counts and domains too.
+
+        >>> prepared.push_to_hub("somebody/stories-heat-checkpoint", private=True)     # doctest: +SKIP
+        """
+        from heatfhe.sites.sidefile import push_prepared
+
+        return push_prepared(self, name, private=private, token=token, tokenizer=tokenizer)
 
     @property
     def sites(self) -> tuple[Site, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from torch import nn
 
 from heatfhe.errors import ConfigError, FileFormatError, HeatError
 from heatfhe.files import atomic_directory, read_json, rebuilt, write_json
-from heatfhe.models import own_tokenizer, tokenizer_files
+from heatfhe.models import own_tokenizer, tokenizer_files, upload_folder
 from heatfhe.records import Calibration
 from heatfhe.sites.prepare import prepare, restore
 from heatfhe.sites.prepared import PrepareConfig, Prepared
+from heatfhe.sites.source import load_checkpoint
 
 KIND, VERSION, NAME = "heatfhe-prepared", 1, "heat.json"
 
@@ -48,8 +50,26 @@ def save_prepared(prepared: Prepared, folder: str | Path, *, tokenizer: Any = No
         write_json(partial / NAME, KIND, VERSION, side_json(prepared))
 
 
-def load_prepared(folder: Path, model: nn.Module, *, check_weights: bool = True) -> Prepared:
-    """Prepare a model loaded from ``folder`` as its side file says; on failure the model is left as it was."""
+def push_prepared(
+    prepared: Prepared, name: str, *, private: bool = False, token: str | None = None, tokenizer: Any = None
+) -> str:
+    """Publish what ``save_prepared`` writes as a model of the Hugging Face hub; returns its address there."""
+    with tempfile.TemporaryDirectory() as place:
+        save_prepared(prepared, Path(place) / "model", tokenizer=tokenizer)
+        words = f"Checkpoint prepared by heatfhe, {prepared.fingerprint()[:12]}"
+        return upload_folder(Path(place) / "model", name, words, private=private, token=token)
+
+
+def load_prepared(folder: Path, model: nn.Module | None = None, *, check_weights: bool = True) -> Prepared:
+    """Prepare a model loaded from ``folder`` (now, if none is given) as its side file says.
+
+    On failure the model is left as it was.
+    """
+    if not (folder / NAME).is_file():
+        raise ConfigError(
+            f"{folder}: has no side file {NAME}: it was not saved by heat train or save_prepared; prepare it"
+        )
+    model = load_checkpoint(folder) if model is None else model
     body = read_json(folder / NAME, KIND, (VERSION,))
     prepared: Prepared | None = None
     try:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from heatfhe.approx import InverseSqrtFit, SoftmaxFit
+from heatfhe.circuit import facts_table
 from heatfhe.errors import ConfigError
 from heatfhe.halting import BackOff
 from heatfhe.models import own_tokenizer
@@ -63,6 +64,14 @@ class Trained:
     def iterations(self) -> dict[str, int]:
         """Solver iterations per forward, by family."""
         return self.calibration.iterations()
+
+    def _repr_html_(self) -> str:
+        rows = {
+            name: f"{self.seed_iterations.get(name, '-')} calibrated, {n} learned"
+            for name, n in self.iterations.items()
+        }
+        own = {"held-out loss": f"{self.validation:.4f}", "deployed": f"{self.deployed:.4f}", "updates": self.updates}
+        return facts_table("Trained", rows | own | {"seconds": round(self.seconds), "diverged": self.diverged})
 
 
 def train(

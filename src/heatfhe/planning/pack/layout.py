@@ -56,7 +56,7 @@ class Packing:
         if not 1 <= self.context <= self.shape.context:
             raise PlanError(
                 f"a cache of {self.context} positions was asked for, the circuit's context is {self.shape.context}; "
-                "ask for at most that"
+                "ask for at most that (--context)"
             )
         if self.m > self.dh:
             raise PlanError(
