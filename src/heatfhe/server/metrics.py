@@ -14,6 +14,7 @@ METRICS = {  # kind and help
     "heatfhe_received_bytes_total": ("counter", "Bytes of request bodies accepted."),
     "heatfhe_jobs_total": ("counter", "Jobs ended, by outcome."),
     "heatfhe_steps_total": ("counter", "Plan runs finished: prompt and generate steps."),
+    "heatfhe_openings_total": ("counter", "Key sets opened: worker processes that loaded a model and a client's keys."),
     "heatfhe_queue_jobs": ("gauge", "Jobs waiting."),
     "heatfhe_running_jobs": ("gauge", "Jobs running."),
     "heatfhe_workers": ("gauge", "Worker processes alive."),

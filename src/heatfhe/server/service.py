@@ -31,6 +31,7 @@ from heatfhe.server.work.orders import Assignment, Opening
 from heatfhe.server.work.perform import units
 from heatfhe.server.work.pool import Device
 from heatfhe.server.work.queue import FairQueue
+from heatfhe.server.work.seats import Key, Seat
 from heatfhe.wire import JobHead, KeyManifest, Limits, Refusal, job_limits
 
 logger = logging.getLogger(__name__)
@@ -59,11 +60,11 @@ class Service:
         self.queue = FairQueue(most=settings.queue_jobs, most_per_client=settings.queue_jobs_per_client)
         self.rates = RateLimiter(settings.requests_per_second, settings.request_burst)
         environment = dict(settings.worker_environment)
-        self._devices = [
+        self._seats: list[Seat] = [
             Device(d, resident=settings.resident_workers, environment=environment) for d in settings.devices
         ]
         self.dispatcher = Dispatcher(
-            self._devices,
+            self._seats,
             self.queue,
             self.jobs,
             self.events,
@@ -282,7 +283,7 @@ class Service:
                 request=digest,
             )
             self.jobs.add(job, upload)
-            self.queue.put(client, session, job.job)
+            self.queue.put(client, session, job.job, key=(record.config_id, client, record.key_set))
         self.events.publish(job.job, state="queued", ahead=self.queue.ahead(job.job) or 0)
         return job, True
 
@@ -298,10 +299,10 @@ class Service:
         return {
             "heatfhe_queue_jobs": len(self.queue),
             "heatfhe_running_jobs": self.dispatcher.running,
-            "heatfhe_workers": sum(d.count for d in self._devices),
+            "heatfhe_workers": sum(seat.count for seat in self._seats),
         }
 
-    def _describe(self, job: Job) -> tuple[tuple[str, ...], Opening, Assignment]:
+    def _describe(self, job: Job) -> tuple[Key, Opening, Assignment]:
         session = self.sessions.get(job.client, job.session)
         model = self.by_config(session.config_id)
         opening = Opening(
@@ -358,5 +359,5 @@ class Service:
             self._end_workers(client, key_set)
 
     def _end_workers(self, client: str, key_set: str) -> None:
-        for device in self._devices:
-            device.drop_where(lambda key: key[1:] == (client, key_set))
+        for seat in self._seats:
+            seat.drop_where(lambda key: key[1:] == (client, key_set))
