@@ -17,6 +17,7 @@ METRICS = {  # kind and help
     "heatfhe_openings_total": ("counter", "Key sets opened: worker processes that loaded a model and a client's keys."),
     "heatfhe_queue_jobs": ("gauge", "Jobs waiting."),
     "heatfhe_running_jobs": ("gauge", "Jobs running."),
+    "heatfhe_seats": ("gauge", "Places where a job can run."),
     "heatfhe_workers": ("gauge", "Worker processes alive."),
     "heatfhe_queue_seconds": ("histogram", "Time a job waited before its first turn."),
     "heatfhe_job_seconds": ("histogram", "Time from a job's first turn to its end."),

@@ -39,24 +39,49 @@ class Dispatcher:
     ) -> None:
         """While another client waits, a job has its seat for ``turn_seconds``, and for four times as long as its
         worker took to open, so that changing turns costs at most a fifth of the time."""
-        self._seats, self._queue, self._jobs = list(seats), queue, jobs
+        self._queue, self._jobs = queue, jobs
         self._events, self._metrics, self._describe, self._ended = events, metrics, describe, ended
         self._turn_seconds = turn_seconds
         self._running: dict[str, Worker] = {}
         self._cancelled: set[str] = set()
         self._lock = threading.Lock()
         self._closing = False
-        self._threads = [threading.Thread(target=self._serve, args=(seat,), daemon=True) for seat in seats]
+        self._first = list(seats)
+        self._seats: dict[str, tuple[Seat, threading.Thread]] = {}
+        self._idle: dict[str, float] = {}  # seat -> since when it has nothing to do
 
     def start(self) -> None:
         """Queue the jobs that a former process left unfinished, then begin."""
         for job in self._jobs.active():
             self._jobs.update(job.job, state="queued")
             self._queue.put(job.client, job.session, job.job, key=self._key(job))
-        for seat in self._seats:
-            self._queue.join(seat)
-        for thread in self._threads:
-            thread.start()
+        for seat in self._first:
+            self.add(seat)
+
+    def add(self, seat: Seat) -> None:
+        """A seat begins to take jobs."""
+        thread = threading.Thread(target=self._serve, args=(seat,), daemon=True)
+        with self._lock:
+            self._seats[seat.name] = (seat, thread)
+        self._queue.join(seat)
+        thread.start()
+
+    def remove(self, seat: Seat) -> None:
+        """A seat ends once the job that it has, if any, does."""
+        with self._lock:
+            self._seats.pop(seat.name, None)
+        self._queue.leave(seat)
+
+    @property
+    def seats(self) -> list[Seat]:
+        """Those that take jobs now."""
+        with self._lock:
+            return [seat for seat, _ in self._seats.values()]
+
+    def idle(self) -> list[tuple[Seat, float]]:
+        """Seats without a job, and since when (by the monotonic clock)."""
+        with self._lock:
+            return [(seat, self._idle[name]) for name, (seat, _) in self._seats.items() if name in self._idle]
 
     @property
     def running(self) -> int:
@@ -86,19 +111,28 @@ class Dispatcher:
         """Stop taking jobs and end the workers; running jobs stay active on disk and go on at the next start."""
         self._closing = True
         self._queue.close()
-        for seat in self._seats:
+        with self._lock:
+            seats = list(self._seats.values())
+        for seat, _ in seats:
             seat.close()
         with self._lock:
             for worker in self._running.values():
                 worker.stop()
-        for thread in self._threads:
+        for _, thread in seats:
             if thread.is_alive():
                 thread.join(timeout=5)
 
     def _serve(self, seat: Seat) -> None:
         while not self._closing:
+            with self._lock:
+                self._idle[seat.name] = time.monotonic()
             name = self._queue.take(seat=seat)
+            with self._lock:
+                self._idle.pop(seat.name, None)
+                leaves = seat.name not in self._seats
             if name is None:
+                if leaves:
+                    break
                 continue
             session = ""
             try:
@@ -116,6 +150,7 @@ class Dispatcher:
                 self._end(name, "failed", "internal", "the server failed; the operator's log says why")
             finally:
                 self._queue.release(session)
+        seat.close()
 
     def _follow(self, seat: Seat, job: Job) -> None:
         self._events.publish(job.job, state="running")

@@ -109,7 +109,9 @@ class WorkerProcess:
 class Device:
     """A seat on this machine: the workers of one device, at most ``resident`` processes."""
 
-    def __init__(self, name: str, *, resident: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, *, resident: int, environment: Mapping[str, str], store: Path) -> None:
+        """``store`` is the server's folder, as this machine sees it."""
+        self._store = store.resolve()
         self.name, self.resident, self._environment = name, resident, dict(environment)
         self._workers: OrderedDict[Key, WorkerProcess] = OrderedDict()
         self._lock = threading.Lock()
@@ -133,7 +135,7 @@ class Device:
             old.stop()
         if found is None:
             began = time.monotonic()
-            found = WorkerProcess(replace(opening, device=self.name), self._environment)
+            found = WorkerProcess(replace(opening, device=self.name, store=self._store), self._environment)
             logger.info("worker started device=%s seconds=%.2f", self.name, time.monotonic() - began)
         with self._lock:
             self._workers[key] = found

@@ -22,6 +22,7 @@ class _Waiting(NamedTuple):
     session: str
     job: str
     key: Key  # what its worker has open; empty where nobody knows
+    since: float
 
 
 class FairQueue:
@@ -62,7 +63,7 @@ class FairQueue:
         with self._changed:
             row = self._waiting.setdefault(client, deque())
             known = self._busy.get(session, ()) if key is None else key
-            (row.appendleft if first else row.append)(_Waiting(session, job, known))
+            (row.appendleft if first else row.append)(_Waiting(session, job, known, self._clock()))
             self._changed.notify_all()
 
     def join(self, seat: Seat) -> None:
@@ -144,6 +145,12 @@ class FairQueue:
     def _ready(self, client: str) -> _Waiting | None:
         """A client's first job whose session is free."""
         return next((each for each in self._waiting[client] if each.session not in self._busy), None)
+
+    def longest_wait(self) -> float:
+        """For how many seconds the job that could run now and has waited longest has done so; 0 where there is none."""
+        with self._changed:
+            ready = [each.since for client in self._waiting if (each := self._ready(client))]
+            return self._clock() - min(ready, default=self._clock())
 
     def others_wait(self, client: str, *, seat: Seat | None = None) -> bool:
         """Whether a job of another client should run now, in place of this client's, which has the seat."""
