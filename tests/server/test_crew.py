@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +14,12 @@ import pytest
 
 from heatfhe.errors import ConfigError, MissingExtraError
 from heatfhe.server import ModelSource, Settings
+from heatfhe.server.metrics import METRICS
 from heatfhe.server.service import Service
 from heatfhe.server.store.shelf import read_mark, shelve, store_mark
 from heatfhe.server.work.crew import Crew
 from heatfhe.server.work.program import load_models
+from tests.server.serving import ROOT
 
 
 class Row:
@@ -104,3 +108,10 @@ def test_a_model_is_shelved_once_and_a_folder_keeps_its_mark(source: ModelSource
     (tmp_path / named.plan).write_bytes(b"kept")
     shelve(tmp_path, source, "abc")
     assert (tmp_path / named.plan).read_bytes() == b"kept"
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    board = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    named = set(re.findall(r"heatfhe_\w+", " ".join(expressions)))
+    assert {re.sub(r"_bucket$", "", name) for name in named} == set(METRICS)
