@@ -20,15 +20,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from tests.server.serving import joined, save_model, served_circuit
 
 from heatfhe.planning import Plan
 from heatfhe.server import ModelSource
 
+ROOT = Path(__file__).resolve().parents[1]
 SLEEPER = """
 import os, time
 from heatfhe.engine.runner import Runner
