@@ -51,8 +51,7 @@ def crew_of(row: Row, least: int = 1, most: int = 3) -> Crew:
 def test_seats_follow_the_waiting_time_between_their_bounds() -> None:
     row = Row()
     crew = crew_of(row)
-    for _ in range(1):
-        crew._add()
+    crew._add()
     seen = []
     for row.now in range(0, 100, 5):  # a job has waited since the beginning
         row.waits = float(row.now)
@@ -77,6 +76,8 @@ def test_settings_of_seats_are_checked(source: ModelSource, tmp_path: Path) -> N
     for seats in ((0, 1), (3, 2)):
         with pytest.raises(ConfigError, match="seats must be at least 1"):
             replace(base, seats=seats)
+    with pytest.raises(ConfigError, match="give --ray"):
+        replace(base, seats=(1, 2))
     with pytest.raises(ConfigError, match="same device"):
         replace(base, ray="auto", devices=("cuda:0", "cuda:1"))
     with pytest.raises(ConfigError, match="Ray's client protocol"):

@@ -93,6 +93,10 @@ class Settings:
             raise ConfigError("devices must be at least one, each named once")
         if not 1 <= self.seats[0] <= self.seats[1]:
             raise ConfigError(f"seats must be at least 1 and grow from the first to the second, got {self.seats}")
+        if self.seats != (1, 1) and not self.ray:
+            raise ConfigError(
+                "--seats counts seats on a Ray cluster; give --ray, or --device once per seat of this machine"
+            )
         if self.ray and len(self.devices) != 1:
             raise ConfigError(f"every seat on Ray has the same device; name one, not {', '.join(self.devices)}")
         if self.ray.startswith("ray://"):

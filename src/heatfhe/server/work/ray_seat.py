@@ -8,6 +8,7 @@ go lines of JSON as on a worker's pipes: nothing that a client sent is ever unpi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -118,6 +119,12 @@ class RaySeat:
 
     def worker(self, key: Key, opening: Opening) -> RayWorker:
         """The worker for a model and key set; both it and the actor are started if need be."""
+        if self._actor is None:
+            try:
+                self.prepare()
+            except ConfigError as err:
+                logger.error("%s", err)
+                raise WorkerDied from err
         line = self.ask("open", list(key), pack(opening))
         said = unpack(line) if line else None
         if said is None:
@@ -134,8 +141,9 @@ class RaySeat:
         with self._lock:
             known = key in self._open
             self._open = [each for each in self._open if each != key]
-        if known and self._actor is not None:
-            self._quietly("drop", list(key))
+        if known:
+            with contextlib.suppress(WorkerDied):  # its workers ended with it
+                self.tell("drop", list(key))
 
     def drop_where(self, test: Callable[[Key], bool]) -> None:
         """End every worker whose key passes a test."""
@@ -165,7 +173,17 @@ class RaySeat:
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call the actor and wait; whatever has happened to it, the caller sees WorkerDied and may try again."""
-        actor = self._reach()
+        return self._call(self._reach(), method, *arguments)
+
+    def tell(self, method: str, *arguments: Any) -> Any:
+        """The same, but no actor is started for it: without one there is nobody to tell."""
+        with self._lock:
+            actor = self._actor
+        if actor is None:
+            raise WorkerDied
+        return self._call(actor, method, *arguments)
+
+    def _call(self, actor: Any, method: str, *arguments: Any) -> Any:
         try:
             return ray.get(getattr(actor, method).remote(*arguments))
         except RayError as err:
@@ -181,12 +199,6 @@ class RaySeat:
         except RayError as err:
             self._lose(actor)
             raise WorkerDied from err
-
-    def _quietly(self, method: str, *arguments: Any) -> None:
-        try:
-            self.ask(method, *arguments)
-        except WorkerDied:
-            logger.info("a seat was gone when told to %s", method)
 
     def _reach(self) -> Any:
         with self._lock:
@@ -236,7 +248,7 @@ class RayWorker:
         self._seat.drop(self._key)
 
     def _tell(self, order: Cancel | GiveWay) -> None:
-        if not self._seat.ask("tell", list(self._key), pack(order)):
+        if not self._seat.tell("tell", list(self._key), pack(order)):
             raise WorkerDied
 
 
