@@ -100,12 +100,12 @@ class Cluster(Protocol):
 def connect(settings: Settings) -> Cluster:
     """The Ray cluster that settings name."""
     try:
-        from heatfhe.server.work import ray_seat
+        from heatfhe.server.work.ray_seat import Cluster as RayCluster
     except ModuleNotFoundError as err:
         if err.name != "ray":
             raise
         raise MissingExtraError("ray", needed_by="a server with seats on Ray") from err
-    return ray_seat.Cluster(settings)
+    return RayCluster(settings)
 
 
 def hire(settings: Settings, cluster: Cluster, dispatcher: Dispatcher, queue: FairQueue) -> Crew:
