@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from heatfhe.cli.console import Console
+from heatfhe.errors import ConfigError
 from heatfhe.planning import Load, Plan, capacity, cost_table, cost_tables
 
 HELP = """Say what it takes to serve a plan to many clients, from the plan's own prices or another machine's.
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Compute and print."""
+    if not args.plan.is_file():
+        raise ConfigError(f"{args.plan}: no such plan; make one with: heat plan CIRCUIT --params NAME -o {args.plan}")
     made = Plan.load(args.plan)
     load = Load(**{field.name: getattr(args, field.name) for field in fields(Load)})
     table = cost_table(args.costs) if args.costs else None
