@@ -50,6 +50,7 @@ ONLY_IN = {
     "cupy": ("ckks/kernels/cuda",),
     "openfhe": ("engine/openfhe", "client/keyring_openfhe"),
     "scipy": (),
+    "ray": ("server/work/ray_seat.py", "evaluation/ray_tasks.py"),
 }
 
 

@@ -31,6 +31,7 @@ MISTAKES = {
     "inspect": ["nowhere"],
     "report": ["nowhere", "-o", "page.html"],
     "plan": ["nowhere", "--params", PARAMS],
+    "capacity": ["nowhere", "--clients", "1", "--tokens-per-day", "1"],
     "serve": ["nowhere", "--params", PARAMS, "--folder", "served", "--insecure"],
     "bench-engine": ["clear", "--params", "no-such-set"],
     "measure-noise": ["clear", "--params", "no-such-set"],
@@ -70,8 +71,8 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     assert "--quiet" in text
 
 
-def test_there_are_twenty_one_commands_and_a_mistake_for_each() -> None:
-    assert len(COMMANDS) == 21
+def test_there_are_twenty_two_commands_and_a_mistake_for_each() -> None:
+    assert len(COMMANDS) == 22
     assert sorted(MISTAKES) == sorted(COMMANDS)
 
 

@@ -112,9 +112,7 @@ class Round:
 
     def client(self) -> Client:
         url = self.url or self.server.url
-        return Client(
-            url, token=self.token, folder=self.home, simulate=True, patience=45.0, keyring=DerivedKeyring
-        )
+        return Client(url, token=self.token, folder=self.home, simulate=True, patience=45.0, keyring=DerivedKeyring)
 
     def work(self, before_delete: Callable[[Client, str], None] = lambda _c, _s: None) -> None:
         """Make keys, upload them, ask, read, delete. A refusal by a full disk is waited out; the tokens must come."""

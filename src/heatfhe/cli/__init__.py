@@ -31,6 +31,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "operator": {
         "plan": "packing, levels and bootstraps of one token",
+        "capacity": "seats, memory, storage and traffic that so many clients need",
         "serve": "serve a Circuit to clients whose data it must not see",
         "bench-engine": "measure an engine's cost table",
         "measure-noise": "measure an engine's refresh error",
@@ -72,6 +73,7 @@ tab completion:
 EXTRAS = {
     "torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native",
     "cryptography": "native", "fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe",
+    "ray": "ray",
 }  # fmt: skip
 """The extra that brings an optional package."""
 

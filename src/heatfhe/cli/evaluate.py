@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,19 @@ from heatfhe.cli.model_source import circuit_folder, circuit_tokens
 from heatfhe.client import load_keyring, open_engine
 from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
-from heatfhe.evaluation import Endpoint, Evaluation, FreeRun, evaluate, free_running, sample_windows, text_rows
+from heatfhe.evaluation import (
+    Endpoint,
+    Evaluation,
+    FreeRun,
+    decode_windows,
+    evaluate,
+    free_running,
+    judge,
+    sample_windows,
+    spread,
+    text_rows,
+    unfinished,
+)
 from heatfhe.files import atomic_write, file_digest, write_json
 from heatfhe.planning import Plan, ProgramName, cost_table, default_cost, plan, preset
 
@@ -31,6 +44,7 @@ EXAMPLES = (
     "  heat evaluate default --engine openfhe --windows 1 --positions 2 --out runs/openfhe\n"
     "  heat evaluate default default-calibrated --engine clear --noise noise.json --windows 8 --positions 16\n"
     "  heat evaluate default --text story.txt --windows 4 --positions 16\n"
+    "  heat evaluate default --windows 64 --positions 128 --ray auto -o /mnt/shared/run\n"
     "  heat evaluate default --engine openfhe --free 4 --prompt 'Once upon a time'\n"
 )
 INTERRUPTED = "start the same command again; with -o, finished windows are kept"
@@ -56,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--costs", help="cost table of the prediction (default: the shipped one of the engine)")
     parser.add_argument("--seed", type=int, default=0, help="of windows and injected noise (default 0)")
     parser.add_argument("-o", "--out", type=Path, help="folder for results; finished windows in it are not run again")
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="decode windows on this Ray cluster (HOST:PORT, auto, or local); -o must be a folder all its machines see",
+    )
     parser.add_argument("--figure", type=Path, metavar="PNG", help="draw KL and top-1 by position (needs matplotlib)")
 
 
@@ -69,6 +88,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     costs = cost_table(args.costs or default_cost(params, priced_on))
     if args.text is not None and args.tokens is not None:
         raise ConfigError("--text and --tokens both say what to decode; give one")
+    if args.ray and args.out is None:
+        raise ConfigError("--ray needs -o FOLDER, seen by every machine of the cluster: windows are kept there")
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     windows = _windows(args, circuits[0])
     found: list[Evaluation] = []
@@ -82,16 +103,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
         prompt = _prompt(args.prompt, circuit)
         context = max(windows.shape[1] - 1 if len(windows) else 1, len(prompt) + args.free)
         made = plan(circuit, params, programs=programs, context=min(circuit.room, _power(context)), cost=costs)
-        endpoint = _open(args, made)
-        if len(windows):
-            folder = None if args.out is None else args.out / f"{number}-{circuit.name}"
-            options: dict[str, Any] = {"engine": args.engine, "costs": costs, "folder": folder}
+        folder = None if args.out is None else args.out / f"{number}-{circuit.name}"
+        beyond, endpoint = 0, None if args.ray and not args.free else _open(args, made)
+        if len(windows) and args.ray and folder is not None:
+            beyond = _spread(args, made, args.circuits[number], windows, folder, console)
+            options: dict[str, Any] = {"engine": args.engine, "folder": folder, "setting": _setting(args)}
+            decoded = decode_windows(made, circuit, None, windows, **options)
+            found.append(judge(made, circuit, decoded, windows, engine=args.engine, costs=costs))
+        elif len(windows) and endpoint is not None:
+            options = {"engine": args.engine, "costs": costs, "folder": folder}
             found.append(evaluate(made, circuit, endpoint, windows, reporter=console.reporter, **options))
-        if args.free:
+        if args.free and endpoint is not None:
             free[circuit.name] = free_running(made, circuit, endpoint, prompt, args.free, costs=costs)
-        if isinstance(endpoint.engine, ClearEngine) and endpoint.engine.exceeded:
-            exceeded[circuit.name] = endpoint.engine.exceeded
-            warn_exceeded(console, circuit.name, endpoint.engine.exceeded)
+        if beyond := beyond + _exceeded(endpoint):
+            exceeded[circuit.name] = beyond
+            warn_exceeded(console, circuit.name, beyond)
     _show(console, found, free)
     result = {
         "evaluations": [e.as_json() for e in found],
@@ -110,6 +136,46 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _exceeded(endpoint: Endpoint | None) -> int:
+    return endpoint.engine.exceeded if endpoint is not None and isinstance(endpoint.engine, ClearEngine) else 0
+
+
+def _setting(args: argparse.Namespace) -> str:
+    """What decides results besides plan and engine."""
+    return "" if args.noise is None else f"{file_digest(args.noise)} seed {args.seed}"
+
+
+def _spread(args: argparse.Namespace, made: Plan, circuit: str, windows: Any, folder: Path, console: Console) -> int:
+    """Decode on a cluster the windows that the folder does not keep yet; how many refreshes met more than planned."""
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    made.save(folder / "plan.json")
+    noise = None if args.noise is None else str(args.noise.resolve())
+    options = {"engine": args.engine, "noise": noise, "seed": args.seed, "threads": args.threads}
+    options |= {"device": args.device, "processor_time": args.processor_time}
+    named = circuit if not Path(circuit).exists() else str(Path(circuit).resolve())
+    task = partial(_decode, str(folder), named, tuple(options.items()), windows)
+    gpus = int(args.device.startswith("cuda"))
+    sizes = {"cpus": args.threads, "gpus": gpus, "reporter": console.reporter}
+    return sum(spread(task, unfinished(windows, folder), ray=args.ray, **sizes))
+
+
+def _decode(folder: str, circuit: str, options: tuple[tuple[str, Any], ...], windows: Any, number: int) -> int:
+    """One window, in a process of a cluster; what is open stays open for its next one."""
+    made, loaded, endpoint = _opened(folder, circuit, options)
+    before = _exceeded(endpoint)
+    engine = str(dict(options)["engine"])
+    decode_windows(made, loaded, endpoint, windows, engine=engine, folder=Path(folder), only=[number])
+    return _exceeded(endpoint) - before
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: str, circuit: str, options: tuple[tuple[str, Any], ...]) -> tuple[Plan, Circuit, Endpoint]:
+    made, args = Plan.load(Path(folder) / "plan.json"), argparse.Namespace(**dict(options))
+    args.noise = None if args.noise is None else Path(args.noise)
+    return made, Circuit.load(circuit_folder(circuit)), _open(args, made)
+
+
 def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
     request = key_request(made)
     if args.engine != "clear":
@@ -126,8 +192,7 @@ def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
     def begin(window: int) -> None:
         noisy.rng = np.random.default_rng([args.seed, window])
 
-    setting = f"{file_digest(args.noise)} seed {args.seed}"
-    return Endpoint(noisy, ring.encrypt, ring.decrypt, setting=setting, begin=begin)
+    return Endpoint(noisy, ring.encrypt, ring.decrypt, setting=_setting(args), begin=begin)
 
 
 def _windows(args: argparse.Namespace, circuit: Circuit) -> Any:

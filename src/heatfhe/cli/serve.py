@@ -27,6 +27,7 @@ EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --fold
   heat serve my-circuit --params native-16-r40 --folder served --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
   heat serve --folder served --self-signed fhe.lan --add-client alice --hand-out for-alice
   heat serve my-circuit --plan my.plan --folder served --host 0.0.0.0 --self-signed fhe.lan
+  heat serve my-circuit --params native-16-r40 --folder /mnt/served --device cuda --ray auto --seats 2:8
 """
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -65,6 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worker-memory", type=float, metavar="GIB", help="memory cap of a worker (default: 80 %% of RAM)"
     )
+    parser.add_argument(
+        "--ray", default="", metavar="ADDRESS", help="run jobs on this Ray cluster: HOST:PORT, auto, or local to try it"
+    )
+    parser.add_argument(
+        "--seats", type=_seats, default=(1, 1), metavar="MIN[:MAX]", help="jobs at once on the Ray cluster (default: 1)"
+    )
+    parser.add_argument("--seat-cpus", type=int, default=1, metavar="N", help="cores of a seat without a GPU")
+    parser.add_argument("--seat-wait", type=float, default=10.0, metavar="S", help="a wait that adds a seat")
+    parser.add_argument("--seat-idle", type=float, default=300.0, metavar="S", help="an idle time that ends a seat")
     parser.add_argument("--client-quota", type=float, default=64.0, metavar="GIB", help="bytes a client may store")
     parser.add_argument("--reserve", type=float, default=0.25, metavar="GIB", help="disk that is always left free")
     parser.add_argument("--queue", type=int, default=64, help="jobs that may wait")
@@ -97,6 +107,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ConfigError(
             f"{args.host} is not this machine alone: give --tls-cert and --tls-key, or --self-signed HOST, or "
             "--plain-http behind a TLS proxy"
+        )
+    if args.ray and args.ray != "local" and os.environ.get("RAY_AUTH_MODE") != "token":
+        console.warn(
+            "whoever reaches a port of this Ray cluster can run code on it; set RAY_AUTH_MODE=token (docs/security.md)"
         )
     with FolderLock(args.folder) as lock:  # before anything is changed: a server may be running here
         settings = _settings(args, console)
@@ -174,6 +188,11 @@ def _settings(args: argparse.Namespace, console: Console) -> Settings:
         chunk_bytes=args.chunk,
         requests_per_second=args.rate,
         request_burst=max(1, int(4 * args.rate)),
+        ray=args.ray,
+        seats=args.seats,
+        seat_cpus=args.seat_cpus,
+        grow_seconds=args.seat_wait,
+        idle_seconds=args.seat_idle,
     )
 
 
@@ -193,7 +212,8 @@ def _source(args: argparse.Namespace, console: Console) -> ModelSource:
     name = args.name or "".join(c if c.isalnum() or c in "._-" else "-" for c in circuit.name)
     options = dict(_option(text) for text in args.option)
     if not args.simulate:
-        options.setdefault("threads", max(1, (os.cpu_count() or 1) // len(args.device or ["cpu"])))
+        cores = args.seat_cpus if args.ray else (os.cpu_count() or 1) // len(args.device or ["cpu"])
+        options.setdefault("threads", max(1, cores))
     ordered = tuple(sorted(options.items()))
     return ModelSource(
         name=name,
@@ -222,6 +242,14 @@ def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
         more = {"precision": args.precision, "prefill": args.prefill}
         plan(circuit, params, context=context, programs=programs, cost=cost, **more).save(path)
     return path
+
+
+def _seats(text: str) -> tuple[int, int]:
+    least, _, most = text.partition(":")
+    try:
+        return int(least), int(most or least)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must read MIN or MIN:MAX, e.g. 2:8") from None
 
 
 def _option(text: str) -> tuple[str, Any]:

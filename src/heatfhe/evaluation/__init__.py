@@ -8,7 +8,16 @@ from heatfhe.evaluation.compare import measure as compare_circuit
 from heatfhe.evaluation.compare import table_row as comparison_row
 from heatfhe.evaluation.drift import SEEDS as DRIFT_SEEDS
 from heatfhe.evaluation.drift import Drift, drift, sample_windows
-from heatfhe.evaluation.encrypted import Endpoint, Evaluation, FreeRun, evaluate, free_running
+from heatfhe.evaluation.encrypted import (
+    Endpoint,
+    Evaluation,
+    FreeRun,
+    decode_windows,
+    evaluate,
+    free_running,
+    judge,
+    unfinished,
+)
 from heatfhe.evaluation.fidelity import (
     Fidelity,
     cross_entropy,
@@ -19,6 +28,7 @@ from heatfhe.evaluation.fidelity import (
     perplexity,
 )
 from heatfhe.evaluation.noisy import noise_tap, under_noise
+from heatfhe.evaluation.spread import spread
 from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
 from heatfhe.evaluation.stress import Stress, stress_circuit, stress_prepared, stress_rows, text_rows
 
@@ -37,19 +47,23 @@ __all__ = [
     "comparison_markdown",
     "comparison_row",
     "cross_entropy",
+    "decode_windows",
     "diverged",
     "drift",
     "evaluate",
     "fidelity",
     "free_running",
+    "judge",
     "kl_divergence",
     "log_softmax",
     "noise_tap",
     "perplexity",
     "sample_windows",
+    "spread",
     "stress_circuit",
     "stress_prepared",
     "stress_rows",
     "text_rows",
     "under_noise",
+    "unfinished",
 ]

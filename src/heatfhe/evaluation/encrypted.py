@@ -142,7 +142,7 @@ def decode_windows(
     reporter.start(circuit.name, len(chosen))
     found = []
     for i in chosen:
-        kept = None if folder is None else folder / f"window-{i:03d}.npz"
+        kept = None if folder is None else _kept(folder, i)
         mark = json_digest([run_of, [int(t) for t in tokens[i]], *([setting] if setting else [])])
         window = _read(kept, mark) if kept is not None and kept.exists() else None
         if window is None:
@@ -157,6 +157,11 @@ def decode_windows(
         reporter.advance(circuit.name, seconds_per_token=sum(window.seconds.values()) / tokens.shape[1])
     reporter.done(circuit.name)
     return found
+
+
+def unfinished(windows: Tokens, folder: Path) -> list[int]:
+    """The windows that a folder does not keep yet."""
+    return [i for i in range(len(windows)) if not _kept(folder, i).exists()]
 
 
 def judge(
@@ -251,6 +256,10 @@ def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) ->
     answers = run(plan, circuit, endpoint.engine, inputs, program=ProgramName.LOGITS, reporter=watch, recorded=False)
     rows = [plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts]) for parts in answers]
     return Window(np.asarray(rows, dtype=np.float64), dict(watch.seconds), watch.bootstraps)
+
+
+def _kept(folder: Path, window: int) -> Path:
+    return folder / f"window-{window:03d}.npz"
 
 
 def _write(path: Path, mark: str, window: Window) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Circuit to a Plan: packing, recording, levels and bootstraps. numpy alone."""
 
+from heatfhe.planning.capacity import Capacity, Load, capacity
 from heatfhe.planning.carried import Carried
 from heatfhe.planning.cost import IN_MAPS, CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph
@@ -23,6 +24,7 @@ __all__ = [
     "ALGORITHMS",
     "IN_MAPS",
     "KINDS",
+    "Capacity",
     "Carried",
     "CostTable",
     "Dense",
@@ -30,6 +32,7 @@ __all__ = [
     "Graph",
     "Instruction",
     "LinearMap",
+    "Load",
     "OperatorTally",
     "Packing",
     "Placement",
@@ -43,6 +46,7 @@ __all__ = [
     "Vector",
     "bootstrap_budget",
     "bootstrap_correction",
+    "capacity",
     "check",
     "cost_table",
     "cost_tables",

@@ -25,12 +25,15 @@ from heatfhe.server.store.jobs import ACTIVE, Job, JobStore
 from heatfhe.server.store.keys import KeySetStatus, KeyStore
 from heatfhe.server.store.quota import INCOMING, Quota
 from heatfhe.server.store.sessions import Session, SessionStore
+from heatfhe.server.store.shelf import absolute, shelve, store_mark
+from heatfhe.server.work.crew import Crew, connect, hire
 from heatfhe.server.work.dispatch import Dispatcher
 from heatfhe.server.work.events import EventHub
 from heatfhe.server.work.orders import Assignment, Opening
 from heatfhe.server.work.perform import units
 from heatfhe.server.work.pool import Device
 from heatfhe.server.work.queue import FairQueue
+from heatfhe.server.work.seats import Key, Seat
 from heatfhe.wire import JobHead, KeyManifest, Limits, Refusal, job_limits
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class Service:
         for model in models.values():
             admit(model, settings)
         self.settings, self.models = settings, dict(models)
+        self._sources = {model.config.config_id: absolute(model.source) for model in models.values()}
         self.home = settings.folder / "clients"
         self.home.mkdir(parents=True, exist_ok=True)
         settings.folder.chmod(0o700)
@@ -59,8 +63,9 @@ class Service:
         self.queue = FairQueue(most=settings.queue_jobs, most_per_client=settings.queue_jobs_per_client)
         self.rates = RateLimiter(settings.requests_per_second, settings.request_burst)
         environment = dict(settings.worker_environment)
-        self._devices = [
-            Device(d, resident=settings.resident_workers, environment=environment) for d in settings.devices
+        self._devices: list[Seat] = [
+            Device(d, resident=settings.resident_workers, environment=environment, store=settings.folder)
+            for d in (() if settings.ray else settings.devices)
         ]
         self.dispatcher = Dispatcher(
             self._devices,
@@ -76,6 +81,8 @@ class Service:
         self._stop = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, daemon=True)
         self._lock = lock
+        self._cluster = connect(settings) if settings.ray else None
+        self._crew: Crew | None = None
 
     def start(self) -> None:
         """Take the folder, tidy what a killed process left, go on with its jobs."""
@@ -83,6 +90,12 @@ class Service:
         self.clock.start()
         self.tidy()
         self.dispatcher.start()
+        if self._cluster is not None:
+            store_mark(self.settings.folder)
+            for model in self.models.values():
+                self._sources[model.config.config_id] = shelve(self.settings.folder, model.source, model.config.plan)
+            self._crew = hire(self.settings, self._cluster, self.dispatcher, self.queue)
+            self._crew.start()
         self._sweeper.start()
 
     def tidy(self) -> None:
@@ -106,7 +119,11 @@ class Service:
         self._stop.set()
         if self._sweeper.is_alive():
             self._sweeper.join(timeout=5)
+        if self._crew is not None:
+            self._crew.close()
         self.dispatcher.close()
+        if self._cluster is not None:
+            self._cluster.close()
         self.jobs.settle()
         self.clock.save()
         if self._lock is not None:
@@ -282,7 +299,7 @@ class Service:
                 request=digest,
             )
             self.jobs.add(job, upload)
-            self.queue.put(client, session, job.job)
+            self.queue.put(client, session, job.job, key=(record.config_id, client, record.key_set))
         self.events.publish(job.job, state="queued", ahead=self.queue.ahead(job.job) or 0)
         return job, True
 
@@ -298,32 +315,38 @@ class Service:
         return {
             "heatfhe_queue_jobs": len(self.queue),
             "heatfhe_running_jobs": self.dispatcher.running,
-            "heatfhe_workers": sum(d.count for d in self._devices),
+            "heatfhe_seats": len(self.dispatcher.seats),
+            "heatfhe_workers": sum(seat.count for seat in self.dispatcher.seats),
         }
 
-    def _describe(self, job: Job) -> tuple[tuple[str, ...], Opening, Assignment]:
+    def _describe(self, job: Job) -> tuple[Key, Opening, Assignment]:
         session = self.sessions.get(job.client, job.session)
         model = self.by_config(session.config_id)
+        source = self._sources[session.config_id]
         opening = Opening(
-            plan=model.source.plan,
-            circuit=model.source.circuit,
+            plan=source.plan,
+            circuit=source.circuit,
             engine=model.config.engine,
-            options=dict(model.source.options),
-            client_folder=self.home / job.client,
+            options=dict(source.options),
+            client_folder=self._name(self.home / job.client),
             key_set=session.key_set,
             memory=self.settings.worker_bytes,
             limits=self.limits(model),
         )
         order = Assignment(
             job=job.job,
-            job_folder=self.jobs.folder(job.client, job.job),
-            session_folder=self.sessions.folder(job.client, job.session),
+            job_folder=self._name(self.jobs.folder(job.client, job.job)),
+            session_folder=self._name(self.sessions.folder(job.client, job.session)),
             pending=job.pending,
             seconds_per_unit=model.config.price.seconds_per_token,
-            client_folder=self.home / job.client,
+            client_folder=self._name(self.home / job.client),
             client_bytes=self.settings.client_bytes,
         )
         return (session.config_id, job.client, session.key_set), opening, order
+
+    def _name(self, path: Path) -> Path:
+        """A path's name in the server's folder, for workers that may see the folder elsewhere."""
+        return path.relative_to(self.settings.folder)
 
     def _ended(self, job: Job) -> None:
         self.jobs.settle()
@@ -358,5 +381,5 @@ class Service:
             self._end_workers(client, key_set)
 
     def _end_workers(self, client: str, key_set: str) -> None:
-        for device in self._devices:
-            device.drop_where(lambda key: key[1:] == (client, key_set))
+        for seat in self.dispatcher.seats:
+            seat.drop_where(lambda key: key[1:] == (client, key_set))

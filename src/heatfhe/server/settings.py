@@ -42,6 +42,10 @@ class Settings:
     encrypts nothing. A session that holds nothing (no job came, or none got anywhere) is kept for
     ``empty_session_seconds``. After ``turn_seconds`` a running job gives way at its next unit, if another client waits.
     ``joined`` lets client code live in the same process: tests of simulated models only.
+
+    With ``ray``, the address of a Ray cluster, jobs run on ``seats`` there, from the first number to the second. One is
+    added when a job has waited for ``grow_seconds`` and goes after ``idle_seconds`` with nothing to do. A seat on a CPU
+    takes ``seat_cpus`` cores, one on a GPU takes the GPU.
     """
 
     folder: Path
@@ -56,6 +60,11 @@ class Settings:
     queue_jobs_per_client: int = 8
     ended_jobs_per_client: int = 256
     turn_seconds: float = 1.0
+    ray: str = ""
+    seats: tuple[int, int] = (1, 1)
+    seat_cpus: int = 1
+    grow_seconds: float = 10.0
+    idle_seconds: float = 300.0
     sessions_per_client: int = 32
     key_sets_per_client: int = 4
     client_bytes: int = 1 << 36
@@ -82,6 +91,19 @@ class Settings:
             raise ConfigError("client code may share the server's process only with simulate, which encrypts nothing")
         if not self.devices or len(set(self.devices)) != len(self.devices):
             raise ConfigError("devices must be at least one, each named once")
+        if not 1 <= self.seats[0] <= self.seats[1]:
+            raise ConfigError(f"seats must be at least 1 and grow from the first to the second, got {self.seats}")
+        if self.seats != (1, 1) and not self.ray:
+            raise ConfigError(
+                "--seats counts seats on a Ray cluster; give --ray, or --device once per seat of this machine"
+            )
+        if self.ray and len(self.devices) != 1:
+            raise ConfigError(f"every seat on Ray has the same device; name one, not {', '.join(self.devices)}")
+        if self.ray.startswith("ray://"):
+            raise ConfigError(
+                f"{self.ray} is Ray's client protocol; run this server on a machine of the cluster and give the "
+                "address of its head, HOST:6379, or auto"
+            )
         for name in (f.name for f in fields(self) if f.name not in _MAY_BE_ZERO):
             value = getattr(self, name)
             if type(value) in (int, float) and not value > 0:

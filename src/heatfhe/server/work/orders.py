@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service and its workers say to each other: one frozen record per line of JSON on their pipes."""
+"""What a service and its workers say to each other: one frozen record per line of JSON on their pipes.
+
+Paths in them are names in the server's folder, relative to it. A seat on another machine may find that folder somewhere
+else; it says where, in ``Opening.store``, to the workers that it starts.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -17,7 +21,7 @@ from heatfhe.wire import Limits
 class Opening:
     """The first order: a model to open, the key set to open it with, and what the process may use.
 
-    ``memory`` caps its addresses, if given. ``device`` is set by the device that starts the process.
+    ``memory`` caps its addresses, if given. ``device`` and ``store`` are set by the seat that starts the process.
     """
 
     plan: Path
@@ -29,6 +33,12 @@ class Opening:
     limits: Limits
     memory: int | None = None
     device: str = ""
+    store: Path = Path()
+
+    def placed(self) -> Opening:
+        """The same with paths that can be opened, where ``store`` is."""
+        names = ("plan", "circuit", "client_folder")
+        return replace(self, **{name: self.store / getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +52,11 @@ class Assignment:
     seconds_per_unit: float
     client_folder: Path
     client_bytes: int
+
+    def placed(self, store: Path) -> Assignment:
+        """The same with paths that can be opened, where the server's folder is ``store``."""
+        names = ("job_folder", "session_folder", "client_folder")
+        return replace(self, **{name: store / getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,9 @@ from heatfhe.server.work.orders import (
     pack,
     unpack,
 )
+from heatfhe.server.work.seats import Key, WorkerDied, WorkerRefused
 
 logger = logging.getLogger(__name__)
-
-
-class WorkerDied(Exception):
-    """A worker process ended without ending its job."""
 
 
 class WorkerProcess:
@@ -109,23 +106,22 @@ class WorkerProcess:
         return unpack(line)
 
 
-class WorkerRefused(Exception):
-    """A worker could not open its model or its keys; holds the code and the reason."""
-
-    def __init__(self, code: str, message: str) -> None:
-        self.code, self.message = code, message
-        super().__init__(message)
-
-
 class Device:
-    """The workers of one device: at most ``resident`` processes, the least recently used ends first."""
+    """A seat on this machine: the workers of one device, at most ``resident`` processes."""
 
-    def __init__(self, name: str, *, resident: int, environment: Mapping[str, str]) -> None:
-        self.name, self._resident, self._environment = name, resident, dict(environment)
-        self._workers: OrderedDict[tuple[str, ...], WorkerProcess] = OrderedDict()
+    def __init__(self, name: str, *, resident: int, environment: Mapping[str, str], store: Path) -> None:
+        """``store`` is the server's folder, as this machine sees it."""
+        self._store = store.resolve()
+        self.name, self.resident, self._environment = name, resident, dict(environment)
+        self._workers: OrderedDict[Key, WorkerProcess] = OrderedDict()
         self._lock = threading.Lock()
 
-    def worker(self, key: tuple[str, ...], opening: Opening) -> WorkerProcess:
+    def open_keys(self) -> tuple[Key, ...]:
+        """What is open, least recently used first."""
+        with self._lock:
+            return tuple(key for key, worker in self._workers.items() if worker.alive)
+
+    def worker(self, key: Key, opening: Opening) -> WorkerProcess:
         """The process for a model and key set, started if need be."""
         with self._lock:
             found = self._workers.pop(key, None)
@@ -133,26 +129,26 @@ class Device:
                 found.stop()
                 found = None
             extra = []
-            while len(self._workers) >= self._resident:
+            while len(self._workers) >= self.resident:
                 extra.append(self._workers.popitem(last=False)[1])
         for old in extra:
             old.stop()
         if found is None:
             began = time.monotonic()
-            found = WorkerProcess(replace(opening, device=self.name), self._environment)
+            found = WorkerProcess(replace(opening, device=self.name, store=self._store), self._environment)
             logger.info("worker started device=%s seconds=%.2f", self.name, time.monotonic() - began)
         with self._lock:
             self._workers[key] = found
         return found
 
-    def drop(self, key: tuple[str, ...]) -> None:
+    def drop(self, key: Key) -> None:
         """End the worker of a key set, if there is one."""
         with self._lock:
             found = self._workers.pop(key, None)
         if found is not None:
             found.stop()
 
-    def drop_where(self, test: Callable[[tuple[str, ...]], bool]) -> None:
+    def drop_where(self, test: Callable[[Key], bool]) -> None:
         """End every worker whose key passes a test."""
         with self._lock:
             keys = [key for key in self._workers if test(key)]

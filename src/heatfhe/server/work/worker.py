@@ -74,7 +74,7 @@ def main() -> int:
         facts.write(pack(record))
         facts.flush()
 
-    first: Opening = unpack(sys.stdin.readline())
+    first: Opening = unpack(sys.stdin.readline()).placed()
     cap_memory(first.memory, first.device)
     orders = _Orders(sys.stdin)
     try:
@@ -87,7 +87,7 @@ def main() -> int:
         return 1
     emit(Ready())
     while True:
-        task = orders.runs.get()
+        task = orders.runs.get().placed(first.store)
         try:
             whole = perform(
                 runner,
