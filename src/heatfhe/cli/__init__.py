@@ -34,6 +34,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "measure-noise": "measure an engine's refresh error",
         "evaluate": "encrypted decoding against the circuit's own logits",
         "drift": "noise at every bootstrap: fidelity by position",
+        "lm-eval": "tasks of lm-evaluation-harness, or a text's perplexity",
     },
     "client": {
         "keygen": "make keys for a server's model",
@@ -69,6 +70,7 @@ tab completion:
 EXTRAS = {
     "torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native",
     "cryptography": "native", "fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe",
+    "lm_eval": "lm-eval",
 }  # fmt: skip
 """The extra that brings an optional package."""
 
@@ -112,7 +114,13 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     console, module = Console(quiet="--quiet" in arguments, as_json="--json" in arguments), None
     try:
         module = import_module(f"heatfhe.cli.{name.replace('-', '_')}")
-        code: int = module.run(_command(name, module).parse_args(arguments), console)
+        parser = _command(name, module)
+        if getattr(module, "HANDS_OVER", False):  # what it does not know goes to another command line
+            args, rest = parser.parse_known_args(arguments)
+            args.rest = rest
+        else:
+            args = parser.parse_args(arguments)
+        code: int = module.run(args, console)
         return code
     except KeyboardInterrupt:
         print(f"interrupted; {getattr(module, 'INTERRUPTED', 'start it again to begin anew')}", file=sys.stderr)
@@ -145,6 +153,7 @@ def _command(name: str, module: Any) -> Parser:
         description=module.HELP,
         epilog=f"examples:\n{module.EXAMPLES}",
         formatter_class=Formatter,
+        allow_abbrev=not getattr(module, "HANDS_OVER", False),
     )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts instead of text")
     parser.add_argument("--quiet", action="store_true", help="no text and no progress")

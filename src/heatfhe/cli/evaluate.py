@@ -63,8 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, open the engine, decode, compare."""
     if args.noise is not None and args.engine != "clear":
         raise ConfigError("--noise is for the clear engine; a real one has its own")
-    fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}
-    params = preset(args.params or fallback[args.engine])
+    params = preset(args.params or fallback_params(args.engine))
     priced_on = "cpu" if args.engine == "clear" else args.device  # the clear engine has no prices of its own
     costs = cost_table(args.costs or default_cost(params, priced_on))
     if args.text is not None and args.tokens is not None:
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         prompt = _prompt(args.prompt, circuit)
         context = max(windows.shape[1] - 1 if len(windows) else 1, len(prompt) + args.free)
         made = plan(circuit, params, programs=programs, context=min(circuit.room, _power(context)), cost=costs)
-        endpoint = _open(args, made)
+        endpoint = open_endpoint(args, made)
         if len(windows):
             folder = None if args.out is None else args.out / f"{number}-{circuit.name}"
             options: dict[str, Any] = {"engine": args.engine, "costs": costs, "folder": folder}
@@ -110,7 +109,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
+def fallback_params(engine: str) -> str:
+    """The toy set that a circuit of the default model's size is planned for where none is named."""
+    return {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}[
+        engine
+    ]
+
+
+def open_endpoint(args: argparse.Namespace, made: Plan) -> Endpoint:
+    """The engine that was asked for, with throwaway keys for a plan."""
     request = key_request(made)
     if args.engine != "clear":
         ring, engine = open_engine(args.engine, request, threads=args.threads, device=args.device)

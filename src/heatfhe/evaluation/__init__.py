@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation: perplexity, fidelity, collapse and drift of circuits, clear or encrypted."""
 
+from typing import TYPE_CHECKING
+
+from heatfhe.doors import lazy_names
 from heatfhe.evaluation.compare import HEADERS as COMPARISON_HEADERS
 from heatfhe.evaluation.compare import Row as ComparisonRow
 from heatfhe.evaluation.compare import markdown as comparison_markdown
@@ -19,20 +22,43 @@ from heatfhe.evaluation.fidelity import (
     perplexity,
 )
 from heatfhe.evaluation.noisy import noise_tap, under_noise
+from heatfhe.evaluation.scorers import (
+    CircuitScorer,
+    Likelihood,
+    PlanScorer,
+    PreparedScorer,
+    Scorer,
+    TextScore,
+    likelihoods,
+    text_score,
+)
 from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
 from heatfhe.evaluation.stress import Stress, stress_circuit, stress_prepared, stress_rows, text_rows
+
+# The harness is an extra: only for those who use it.
+if TYPE_CHECKING:
+    from heatfhe.evaluation.tasks import TaskModel
+else:
+    __getattr__ = lazy_names(__name__, {"TaskModel": "tasks.TaskModel"})
 
 __all__ = [
     "COMPARISON_HEADERS",
     "DRIFT_SEEDS",
     "STRESS_HEADERS",
+    "CircuitScorer",
     "ComparisonRow",
     "Drift",
     "Endpoint",
     "Evaluation",
     "Fidelity",
     "FreeRun",
+    "Likelihood",
+    "PlanScorer",
+    "PreparedScorer",
+    "Scorer",
     "Stress",
+    "TaskModel",
+    "TextScore",
     "compare_circuit",
     "comparison_markdown",
     "comparison_row",
@@ -43,6 +69,7 @@ __all__ = [
     "fidelity",
     "free_running",
     "kl_divergence",
+    "likelihoods",
     "log_softmax",
     "noise_tap",
     "perplexity",
@@ -51,5 +78,6 @@ __all__ = [
     "stress_prepared",
     "stress_rows",
     "text_rows",
+    "text_score",
     "under_noise",
 ]
