@@ -8,6 +8,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import window_losses
 from heatfhe.training.recipe import Recipe
 from heatfhe.training.recipes import fitting
+from heatfhe.training.recompute import recomputed
 
 UNTRAINED = 1 << 32  # added to a run's seed for odd windows that calibrations see and nothing learns from
 TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
@@ -139,7 +141,8 @@ def train(
                 _enter(run, position.phase)
                 position.entered, resumed = True, None  # a phase begins with fresh moments
             if phase.updates:
-                run_phase(run, position.phase, phase, resumed)
+                with recomputed(run.prepared) if recipe.recompute else nullcontext():
+                    run_phase(run, position.phase, phase, resumed)
             position.phase, position.update, position.entered = PHASES[PHASES.index(position.phase) + 1], 0, False
             run.save()
         if shard:
@@ -273,7 +276,7 @@ def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -
         text, odd = text + odd, []
     return calibrate(
         run.prepared, text, r.tolerance, r.rule, r.solver, odd=odd, reporter=run.reporter, margin=r.margin,
-        delta_2=delta_2, argmax=argmax,
+        delta_2=delta_2, argmax=argmax, activation_tolerance=r.activation_tolerance,
     )  # fmt: skip
 
 
@@ -283,7 +286,7 @@ def _refitted(run: Run, argmax: bool) -> Calibration:
     assert prepared.calibration is not None
     seen = refit(
         prepared, _sequences(run), odd=_sequences(run, odd=True), argmax=argmax, margin=run.recipe.margin,
-        reporter=run.reporter,
+        reporter=run.reporter, activation_tolerance=run.recipe.activation_tolerance,
     )  # fmt: skip
     return merge(prepared.calibration, seen)
 
