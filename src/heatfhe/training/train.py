@@ -8,7 +8,6 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import window_losses
 from heatfhe.training.recipe import Recipe
 from heatfhe.training.recipes import fitting
-from heatfhe.training.recompute import recomputed
 
 UNTRAINED = 1 << 32  # added to a run's seed for odd windows that calibrations see and nothing learns from
 TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
@@ -141,8 +139,7 @@ def train(
                 _enter(run, position.phase)
                 position.entered, resumed = True, None  # a phase begins with fresh moments
             if phase.updates:
-                with recomputed(run.prepared) if recipe.recompute else nullcontext():
-                    run_phase(run, position.phase, phase, resumed)
+                run_phase(run, position.phase, phase, resumed)
             position.phase, position.update, position.entered = PHASES[PHASES.index(position.phase) + 1], 0, False
             run.save()
         if shard:
