@@ -11,7 +11,7 @@ from heatfhe.evaluation.compare import measure as compare_circuit
 from heatfhe.evaluation.compare import table_row as comparison_row
 from heatfhe.evaluation.drift import SEEDS as DRIFT_SEEDS
 from heatfhe.evaluation.drift import Drift, drift, sample_windows
-from heatfhe.evaluation.encrypted import Endpoint, Evaluation, FreeRun, evaluate, free_running
+from heatfhe.evaluation.encrypted import Endpoint, Evaluation, evaluate
 from heatfhe.evaluation.fidelity import (
     Fidelity,
     cross_entropy,
@@ -21,6 +21,7 @@ from heatfhe.evaluation.fidelity import (
     log_softmax,
     perplexity,
 )
+from heatfhe.evaluation.free import NEAR_TIE, FreeRun, FreeStep, free_running, free_runs
 from heatfhe.evaluation.noisy import noise_tap, under_noise
 from heatfhe.evaluation.scorers import (
     CircuitScorer,
@@ -44,6 +45,7 @@ else:
 __all__ = [
     "COMPARISON_HEADERS",
     "DRIFT_SEEDS",
+    "NEAR_TIE",
     "STRESS_HEADERS",
     "CircuitScorer",
     "ComparisonRow",
@@ -52,6 +54,7 @@ __all__ = [
     "Evaluation",
     "Fidelity",
     "FreeRun",
+    "FreeStep",
     "Likelihood",
     "PlanScorer",
     "PreparedScorer",
@@ -68,6 +71,7 @@ __all__ = [
     "evaluate",
     "fidelity",
     "free_running",
+    "free_runs",
     "kl_divergence",
     "likelihoods",
     "log_softmax",

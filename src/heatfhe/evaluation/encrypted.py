@@ -212,48 +212,6 @@ def evaluate(
     return judge(plan, circuit, found, windows, engine=engine, costs=costs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeRun:
-    """Free-running decoding of one prompt: tokens here and the circuit's own.
-
-    Seconds and bootstraps are of the whole run, prompt steps included; ``predicted`` prices the same steps.
-    """
-
-    tokens: tuple[int, ...]
-    wanted: tuple[int, ...]
-    bootstraps: int
-    seconds: float
-    by_operator: Mapping[str, float]
-    predicted: Mapping[str, float]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain JSON form."""
-        return plain(self)
-
-
-def free_running(
-    plan: Plan, circuit: Circuit, endpoint: Endpoint, prompt: Sequence[int], count: int, *, costs: CostTable
-) -> FreeRun:
-    """``count`` free-running steps after a prompt: each token is chosen under encryption and fed back without
-    decryption; rows are decrypted only to be compared."""
-    watch = Stopwatch(clock=endpoint.now)
-    rows = endpoint.rows(plan, circuit, ProgramName.GENERATE, prompt)
-    answers = run(plan, circuit, endpoint.engine, rows, count=count, reporter=watch, recorded=False)
-    got = [endpoint.word(plan, parts) for parts in answers]
-    priced: Counter[str] = Counter()
-    for program, times in ((ProgramName.PROMPT, len(prompt) - 1), (ProgramName.GENERATE, count)):
-        for operator, t in tally(plan, program, costs).items():
-            priced[operator] += times * t.seconds  # type: ignore[assignment]
-    return FreeRun(
-        tokens=tuple(got),
-        wanted=tuple(int(t) for t in circuit.generate(list(prompt), count).tokens),
-        bootstraps=watch.bootstraps,
-        seconds=sum(watch.seconds.values()),
-        by_operator={k: watch.seconds[k] for k in sorted(watch.seconds)},
-        predicted=dict(priced),
-    )
-
-
 def decoded(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
     """One sequence from an empty cache with the true tokens as inputs."""
     watch = Stopwatch(clock=endpoint.now)
