@@ -140,3 +140,31 @@ def test_the_command_refuses_before_it_loads(
     assert "default: an update needs about" in said
     assert "0.00 GiB are in this machine; use --recompute" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.gpu
+def test_a_captured_step_recomputes_too() -> None:
+    """On a GPU a micro-batch is one graph: its gradients with recomputation are those without, in the last bits at most
+    (sums of atomics have no order)."""
+    if not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU here")
+    from heatfhe.halting import BackOff
+    from heatfhe.training.captured import CapturedBatch
+    from heatfhe.training.loop import configure
+    from heatfhe.training.losses import prior
+
+    found = []
+    for around in (lambda _: nullcontext(), recomputed):
+        prepared, made = calibrated("gpt2", width=64), short()
+        prepared.cuda()
+        configure(prepared, made.heat, made)
+        rows = random_tokens(2, rows=8, length=13).cuda()
+        with around(prepared):  # type: ignore[no-untyped-call]
+            captured = CapturedBatch(prepared, None, made.heat, rows, share=1.0, narrow=True)
+            captured.pull(prior(prepared, made, BackOff.start(prepared.sites), 1), 0.6)
+            torch._foreach_zero_([p.grad for p in captured.parameters])
+            captured.graph.replay()
+            torch.cuda.synchronize()
+        found.append([p.grad.clone() for p in captured.parameters])
+    for a, b in zip(*found, strict=True):
+        assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())

@@ -70,7 +70,6 @@ tab completion:
 EXTRAS = {
     "torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native",
     "cryptography": "native", "fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe",
-    "lm_eval": "lm-eval",
 }  # fmt: skip
 """The extra that brings an optional package."""
 
