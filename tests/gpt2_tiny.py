@@ -45,8 +45,9 @@ SHAPES = ((3, 4, 20), (1, 8, 12), (5, 4, 34), (2, 6, 28), (4, 4, 24), (3, 6, 50)
 FUNCTIONS = ("gelu_new", "relu", "quick_gelu", "silu", "gelu")
 
 
-def odd_gpt2(seed: int, **options: Any) -> Any:
-    """A tiny GPT-2 of an odd shape: heads, hidden width, activation, head and scaling of its scores by seed."""
+def odd_gpt2(seed: int, *, draw: int = 0, **options: Any) -> Any:
+    """A tiny GPT-2 of an odd shape: heads, hidden width, activation, head and scaling of its scores by seed; another
+    draw has other weights."""
     heads, head_width, hidden = SHAPES[seed % len(SHAPES)]
     chosen: dict[str, Any] = {
         "n_inner": hidden,
@@ -57,7 +58,7 @@ def odd_gpt2(seed: int, **options: Any) -> Any:
         "reorder_and_upcast_attn": seed % 8 == 3,
         **options,
     }
-    return tiny_gpt2(seed, width=heads * head_width, heads=heads, **chosen)
+    return tiny_gpt2(seed + 100 * draw, width=heads * head_width, heads=heads, **chosen)
 
 
 def random_tokens(seed: int = 0, rows: int = 8, length: int = CONTEXT, vocabulary: int = VOCABULARY) -> Tensor:

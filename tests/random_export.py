@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from heatfhe.circuit import Circuit
+from heatfhe.errors import SiteError
 from heatfhe.lowering import export
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.sites import Prepared, prepare
@@ -32,5 +33,14 @@ def exported(model: Any, seed: int, name: str) -> tuple[Prepared, Tensor, Circui
 
 @lru_cache(maxsize=5)
 def exported_gpt2(seed: int) -> tuple[Prepared, Tensor, Circuit]:
-    """Of a random GPT-2; five are kept."""
-    return exported(odd_gpt2(seed), seed, f"gpt2-{seed}")
+    """Of a random GPT-2; five are kept.
+
+    Random logits can have an entry so far out that no argmax schedule sharpens them, which calibration refuses (seed 24
+    does): another draw of the same shape stands for it.
+    """
+    try:
+        return exported(odd_gpt2(seed), seed, f"gpt2-{seed}")
+    except SiteError as err:
+        if err.site != "argmax":
+            raise
+        return exported(odd_gpt2(seed, draw=1), seed, f"gpt2-{seed}")
