@@ -16,11 +16,13 @@ demo: ## the whole idea on two CPU cores: train, plan, encrypt, serve, ask
 test: ## every quick test, on every engine that loads here
 	@scripts/proofs --if-present
 	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m "not slow and not gpu"
+	@env=$$(scripts/setup lm-eval) && $$env/bin/python $(PYTEST) tests/cli/test_lm_eval.py -m "not slow"
 	@if env=$$(scripts/setup openfhe); then OMP_NUM_THREADS=2 $$env/bin/python $(PYTEST) tests/engine tests/client -m "openfhe and not slow"; \
 	 else echo "OpenFHE tests skipped: it loads on Python 3.10 (glibc < 2.38) or 3.12 (glibc >= 2.38) only"; fi
 
 test-slow: ## minutes to hours: secure rings, real weights (HEATFHE_WEIGHTS, HEATFHE_DATA), long runs
 	@env=$(MAIN) && $$env/bin/python $(PYTEST) tests -m "slow and not gpu"
+	@env=$$(scripts/setup lm-eval) && $$env/bin/python $(PYTEST) tests/cli/test_lm_eval.py -m slow
 	@if env=$$(scripts/setup openfhe); then OMP_NUM_THREADS=2 $$env/bin/python $(PYTEST) tests/engine tests/client -m "openfhe and slow"; fi
 
 chaos: ## a server killed, filled, closed and set to another day, 100 rounds (ROUNDS=n), as a table

@@ -40,6 +40,27 @@ def tiny_gpt2(seed: int = 0, *, layers: int = 2, width: int = 16, heads: int = 2
     return model
 
 
+# heads, head width, hidden: odd head counts, widths of no power of two, hidden widths that are not four times as large
+SHAPES = ((3, 4, 20), (1, 8, 12), (5, 4, 34), (2, 6, 28), (4, 4, 24), (3, 6, 50), (6, 4, 36))
+FUNCTIONS = ("gelu_new", "relu", "quick_gelu", "silu", "gelu")
+
+
+def odd_gpt2(seed: int, *, draw: int = 0, **options: Any) -> Any:
+    """A tiny GPT-2 of an odd shape: heads, hidden width, activation, head and scaling of its scores by seed; another
+    draw has other weights."""
+    heads, head_width, hidden = SHAPES[seed % len(SHAPES)]
+    chosen: dict[str, Any] = {
+        "n_inner": hidden,
+        "activation_function": FUNCTIONS[seed % len(FUNCTIONS)],
+        "tie_word_embeddings": bool(seed % 2),
+        "scale_attn_weights": seed % 4 != 1,
+        "scale_attn_by_inverse_layer_idx": seed % 4 == 2,
+        "reorder_and_upcast_attn": seed % 8 == 3,
+        **options,
+    }
+    return tiny_gpt2(seed + 100 * draw, width=heads * head_width, heads=heads, **chosen)
+
+
 def random_tokens(seed: int = 0, rows: int = 8, length: int = CONTEXT, vocabulary: int = VOCABULARY) -> Tensor:
     """Tokens (rows, length)."""
     return torch.randint(0, vocabulary, (rows, length), generator=torch.Generator().manual_seed(seed))

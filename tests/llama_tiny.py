@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from heatfhe.circuit import Circuit
-from heatfhe.lowering import export
-from heatfhe.ranges import FitOptions, fit_calibration, observe
-from heatfhe.sites import Prepared, prepare
+from heatfhe.sites import Prepared
+from tests import random_export
+from tests.gpt2_tiny import random_tokens as random_tokens
 
 CONTEXT, VOCABULARY = 16, 48
 # heads, heads of keys and values, head width, hidden: groups of 1, 3 and 4, odd head counts, widths of no power of two
@@ -53,22 +53,7 @@ def tiny_llama(seed: int = 0, shape: tuple[int, int, int, int] | None = None, **
     return model
 
 
-def random_tokens(seed: int = 0, rows: int = 8, length: int = CONTEXT, vocabulary: int = VOCABULARY) -> Tensor:
-    """Tokens (rows, length)."""
-    return torch.randint(0, vocabulary, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-
 @lru_cache(maxsize=2)
 def exported(seed: int) -> tuple[Prepared, Tensor, Circuit]:
     """A prepared Llama, the tokens it was calibrated on, and its circuit; options by seed."""
-    prepared, tokens = prepare(tiny_llama(seed)), random_tokens(seed, rows=24)
-    options = FitOptions(
-        tolerance=10.0 ** -(1 + seed % 3),
-        rule=("per-site", "joint")[seed // 2 % 2],
-        solver=("plain", "relaxed")[seed // 4 % 2],
-        activation_tolerance=1e-2,
-        margin=1.3,
-    )
-    calibration = fit_calibration(prepared.architecture, observe(prepared, [tokens]), options)
-    prepared.adopt(calibration)
-    return prepared, tokens, export(prepared, calibration, name=f"llama-{seed}")
+    return random_export.exported(tiny_llama(seed), seed, f"llama-{seed}")

@@ -49,6 +49,7 @@ ONLY_IN = {
     "numba": ("ckks/kernels/cpu",),
     "cupy": ("ckks/kernels/cuda",),
     "openfhe": ("engine/openfhe", "client/keyring_openfhe"),
+    "lm_eval": ("evaluation/tasks", "cli/lm_eval"),
     "scipy": (),
     "ray": ("server/work/ray_seat.py", "evaluation/ray_tasks.py"),
 }

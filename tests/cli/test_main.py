@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import heatfhe
@@ -38,6 +39,7 @@ MISTAKES = {
     "stress": ["nowhere"],
     "evaluate": ["nowhere"],
     "drift": ["nowhere", "--params", PARAMS],
+    "lm-eval": ["./nowhere", "--text", "story.txt"],
     "keygen": [],
     "generate": ["--server", "http://127.0.0.1:9", "--token-file", "nowhere", "hello"],
     "sessions": ["--server", "http://127.0.0.1:9"],
@@ -108,6 +110,7 @@ def test_json_and_quiet_of_every_command_without_server_or_torch(
     """With --json stdout is one JSON value; with --quiet it is empty; neither holds a colour."""
     monkeypatch.chdir(tmp_path)
     tiny_circuit().save(tmp_path / "tiny")
+    np.save(tmp_path / "tokens.npy", np.arange(12) % 8)
     good = {
         "inspect": ["tiny"],
         "report": ["tiny", "--params", "none", "-o", "page.html"],
@@ -115,6 +118,7 @@ def test_json_and_quiet_of_every_command_without_server_or_torch(
         "stress": ["tiny", "--windows", "1", "--positions", "4"],
         "evaluate": ["tiny", "--params", PARAMS, "--positions", "1", "--costs", "unit"],
         "drift": ["tiny", "--params", PARAMS, "--windows", "1", "--positions", "2"],
+        "lm-eval": ["tiny", "--text", "tokens.npy", "--window", "4"],
         "bench-engine": ["clear", "--params", PARAMS, "--repeats", "1", "--levels", "1"],
         "measure-noise": ["clear", "--params", PARAMS, "--repeats", "1", "--magnitudes", "1"],
     }

@@ -179,12 +179,12 @@ def test_a_model_without_text_and_no_model(model: Path, tmp_path: Path, capsys: 
 
 
 def test_an_unsupported_nonlinearity_is_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tmp_path / "relu"
-    tiny_gpt2(1, width=32, vocab_size=280, activation_function="relu").save_pretrained(other)
+    other = tmp_path / "mish"
+    tiny_gpt2(1, width=32, vocab_size=280, activation_function="mish").save_pretrained(other)
     (other / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
     (other / "text.txt").write_text(TEXT)
     assert main(train(other, tmp_path / "run")) == 1
-    assert "relu" in capsys.readouterr().err
+    assert "mish" in capsys.readouterr().err
 
 
 def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

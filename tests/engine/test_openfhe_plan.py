@@ -20,7 +20,7 @@ from heatfhe.engine import ClearEngine, Conversation, Keyring, LinearMap, Runner
 from heatfhe.engine.openfhe import OpenFHEEngine
 from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.errors import HeatError
-from heatfhe.evaluation.encrypted import Endpoint, free_running
+from heatfhe.evaluation import Endpoint, free_running
 from heatfhe.planning import Plan, cost_table, plan, preset
 from tests.engine.conformance import bits
 from tests.engine.segments import norm_and_softmax, run_part

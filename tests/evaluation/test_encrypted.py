@@ -14,7 +14,8 @@ from heatfhe.client.keyring_clear import ClearKeyring
 from heatfhe.engine import BootstrapNoise, ClearEngine, key_request
 from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.evaluation.drift import sample_windows
-from heatfhe.evaluation.encrypted import Endpoint, Stopwatch, decode_windows, evaluate, free_running, judge
+from heatfhe.evaluation.encrypted import Endpoint, Stopwatch, decode_windows, evaluate, judge
+from heatfhe.evaluation.free import free_running
 from heatfhe.planning import Plan, cost_table, plan
 from heatfhe.planning.params import preset
 from heatfhe.planning.tally import tally

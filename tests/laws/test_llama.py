@@ -3,64 +3,23 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
 
-from heatfhe.circuit import Generation
-from heatfhe.planning import plan
-from heatfhe.planning.pack import power_of_two
-from heatfhe.sites import prepare, restore
-from tests.gpt2_tiny import worst
+from tests.laws.random_models import SEEDS, check_law_1, check_law_2, check_laws_4_and_6
 from tests.llama_tiny import exported, random_tokens, tiny_llama
-from tests.planning.clear_run import clear_params, generate, teacher_forced
-
-SEEDS = [pytest.param(seed, marks=() if seed < 5 else pytest.mark.slow) for seed in range(100)]
-
-
-def clean(made: Generation) -> bool:
-    """Whether a word was chosen every time: what an undecided row of a random model leads to lies in no domain."""
-    return all(0.9 < leader < 1.1 for leader in made.leaders)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_law_1_restored_is_the_original(seed: int) -> None:
-    model, tokens = tiny_llama(seed), random_tokens(seed, rows=2)
-    classes = [type(m) for m in model.modules()]
-    with torch.no_grad():
-        before = model(tokens).logits
-        state = {k: v.clone() for k, v in model.state_dict().items()}
-        prepared = prepare(model)
-        assert worst(prepared(tokens), before) < 1e-5
-        assert list(model.state_dict()) == list(state)
-        assert restore(prepared if seed % 2 else model) is model
-        assert torch.equal(model(tokens).logits, before)
-    assert all(torch.equal(model.state_dict()[k], state[k]) for k in state)
-    assert [type(m) for m in model.modules()] == classes
+    check_law_1(tiny_llama(seed), random_tokens(seed, rows=2), by_model=seed % 2 == 0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_law_2_deployed_is_the_circuit(seed: int) -> None:
-    prepared, tokens, circuit = exported(seed)
-    found = circuit.run(tokens.numpy())
-    assert worst(prepared.logits(tokens, "float64"), found) < 1e-9
-    assert worst(prepared.logits(tokens, "float32"), found) < 1e-4
+    check_law_2(*exported(seed))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_laws_4_and_6_the_circuit_is_its_plan_and_the_trace_is_public(seed: int) -> None:
-    """Free running and windows, past the wrap of the cache: each of four ciphertexts holds four positions."""
     _, tokens, circuit = exported(seed)
-    padded = power_of_two(circuit.shape.heads) * power_of_two(circuit.shape.head_width)
-    small = plan(circuit, clear_params(4 * padded), programs=("generate", "prompt", "logits"), mlp="AB"[seed % 2])
-    assert (small.packing.t, small.packing.m) == (4, 4)
-    prompts = tokens[:, :3].tolist()
-    expected = [(prompt, made) for prompt in prompts if clean(made := circuit.generate(prompt, 6))][:2]
-    runs = [generate(small, circuit, prompt, 6, strict=False) for prompt, _ in expected]
-    for run, (_, made) in zip(runs, expected, strict=True):
-        assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, made.one_hots, strict=True)) < 1e-8
-    assert runs[0].trace == runs[1].trace
-    windows = tokens[:3].numpy()
-    wanted = circuit.run(windows)
-    found = teacher_forced(small, circuit, windows, strict=False)
-    assert np.abs(found - wanted).max() < 1e-8 * np.abs(wanted).max()
+    check_laws_4_and_6(tokens, circuit, "AB"[seed % 2])

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, SiteError
 from heatfhe.models import describe, fingerprint
-from heatfhe.stages import Head, Norm, sites
-from tests.gpt2_tiny import tiny_gpt2
+from heatfhe.ranges import calibrate
+from heatfhe.sites import prepare
+from heatfhe.stages import Attention, Head, Norm, sites
+from tests.gpt2_tiny import random_tokens, tiny_gpt2
 
 
 def test_stages_name_every_tensor_once() -> None:
@@ -60,14 +62,36 @@ def test_untied_head_is_its_own_tensor() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"activation_function": "relu"}, "activation 'relu' has no fit"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scaled by the root of the head width alone"),
+        ({"activation_function": "mish"}, "activation 'mish' has no fit; have: gelu, .*quick_gelu, relu, silu"),
         ({"add_cross_attention": True}, "cross attention is not supported"),
     ],
 )
 def test_variants_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         describe(tiny_gpt2(**options))
+
+
+def test_scales_of_scores_are_numbers_of_a_layer() -> None:
+    by_index, both = {"scale_attn_by_inverse_layer_idx": True}, {"reorder_and_upcast_attn": True}
+    for options, wanted in [
+        ({}, [None, None]),
+        (both, [None, None]),
+        ({"scale_attn_weights": False}, [1.0, 1.0]),
+        (by_index, [8**-0.5, 8**-0.5 / 2]),
+        ({"scale_attn_weights": False, **by_index, **both}, [1.0, 0.5]),
+    ]:
+        found = describe(tiny_gpt2(**options)).of(Attention)
+        assert [stage.scale for stage in found] == [None if w is None else pytest.approx(w) for w in wanted]
+
+
+def test_relu_is_fitted_or_refused_with_the_error_it_reaches() -> None:
+    prepared, tokens = prepare(tiny_gpt2(activation_function="relu")), random_tokens(1, rows=8)
+    with pytest.raises(
+        SiteError, match=r"h\.0\.mlp: relu on \|x\| <= .* reaches .* not 1e-05; .*--activation-tolerance"
+    ):
+        calibrate(prepared, [tokens], 1e-2, activation_tolerance=1e-5, argmax=False)
+    found = calibrate(prepared, [tokens], 1e-2, activation_tolerance=2e-2, argmax=False)
+    assert all(c.fit.function == "relu" and c.fit.error <= 2e-2 for c in found.activations.values())
 
 
 def test_unknown_architecture_is_named() -> None:

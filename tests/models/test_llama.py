@@ -56,7 +56,7 @@ def test_turns_are_those_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hidden_act": "relu"}, "config.hidden_act: 'relu' has no fit"),
+        ({"hidden_act": "mish"}, "config.hidden_act: 'mish' has no fit"),
         ({"head_dim": 8}, "config.head_dim: 3 heads of 8 do not make the hidden_size of 12"),
         ({"attention_dropout": 0.1}, "config.attention_dropout: 0.1 is not applied .* set it to 0.0"),
         ({"sliding_window": 8}, "config.sliding_window: attention over the last 8 positions .* set it to None"),

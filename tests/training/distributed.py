@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short run for torchrun: python -m torch.distributed.run --nproc-per-node 2 -m tests.training.distributed FOLDER.
 
-With a further word, ``shard``, the weights are split over the processes.
+With a further word, ``shard``, the weights are split over the processes; with ``again``, activations are recomputed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from heatfhe.training import Recipe, Stopped, checkpoint
 from tests.training.short import fresh, go, short
 
 
-def chosen(*, shard: bool) -> Recipe:
+def chosen(*, shard: bool, again: bool = False) -> Recipe:
     """Sharded without distillation: a student equal to its teacher has a gradient of rounding alone, which AdamW
     scales to full steps, and weights in other places of memory round otherwise."""
-    made = short()
+    made = short(recompute=again)
     return replace(made, squeeze=replace(made.squeeze, distil=False)) if shard else made
 
 
@@ -37,9 +37,9 @@ def slow_disk(seconds: float) -> None:
     checkpoint.write_json = write
 
 
-def main(folder: Path, *, shard: bool) -> None:
+def main(folder: Path, *, shard: bool, again: bool) -> None:
     torch.set_num_threads(1)
-    recipe = chosen(shard=shard)
+    recipe = chosen(shard=shard, again=again)
     prepared = fresh()
     updates = count(1)
 
@@ -62,4 +62,4 @@ def main(folder: Path, *, shard: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), shard="shard" in sys.argv[2:])
+    main(Path(sys.argv[1]), shard="shard" in sys.argv[2:], again="again" in sys.argv[2:])

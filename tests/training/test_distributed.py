@@ -26,7 +26,10 @@ def curve(folder: Path) -> list[float]:
     return [v for x in read_log(folder) if x["kind"] == "update" for v in (x["task"], x["iter"], x["range"])]
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["shard"], marks=pytest.mark.slow)], ids=["whole", "sharded"])
+SLOW = [pytest.param(more, marks=pytest.mark.slow) for more in (["shard"], ["again"], ["shard", "again"])]
+
+
+@pytest.mark.parametrize("more", [[], *SLOW], ids=["whole", "sharded", "recomputed", "sharded and recomputed"])
 def test_two_processes_give_the_same_loss_curve(more: list[str], tmp_path: Path) -> None:
     """Tolerance: 1e-4 relative (1e-6 absolute for terms near zero); sums are taken in another order, in float32."""
     if not torch.distributed.is_available():

@@ -70,10 +70,12 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"micro_tokens": 512}, "holds no whole window of 1024"),
         ({"prior_end": 1.0}, "between 0 and 1"),
         ({"noise": -1.0}, "at least 0"),
+        ({"noise": 1e-4, "recompute": True}, "leave out recompute"),
         ({"fixed_share": 0.0}, "fixed_share in"),
         ({"fixed_total": -1}, "fixed_total of at least 0"),
         ({"tolerance": 2.0}, "tolerance lies in"),
         ({"margin": 1.0}, "margin lies in"),
+        ({"activation_tolerance": 0.0}, "activation_tolerance lies in"),
         ({"slack": 0.5}, "slack lies in"),
         ({"odd_share": -0.01}, r"odd_share is the share of such windows among all, in \[0, 0.5\]; got -0.01"),
         ({"odd_share": 0.51}, "got 0.51"),
@@ -145,7 +147,8 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     share = 0.08 if name == "gpt2-small" else 0.05
     assert (made.odd_share, made.odd_kinds) == (share, ("random", "shuffled", "repeated", "replaced", "runs"))
     before = made.as_json()
-    del before["odd_share"], before["odd_kinds"], before["odd_calibration"]
+    for later in ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance"):
+        del before[later]
     old = Recipe.from_json(json.loads(json.dumps(before)))
     assert old == replace(made, odd_share=0.0, odd_calibration=0)
     assert old.digest == json_digest(before)  # a checkpoint of that time still knows its recipe

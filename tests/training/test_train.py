@@ -242,8 +242,8 @@ def test_other_launchers_are_refused_with_the_way_to_do_it(kind: str) -> None:
 
 
 def test_an_unsupported_nonlinearity_is_named() -> None:
-    with pytest.raises(ConfigError, match="relu"):
-        prepare(tiny_gpt2(0, activation_function="relu"))
+    with pytest.raises(ConfigError, match="mish"):
+        prepare(tiny_gpt2(0, activation_function="mish"))
 
 
 def test_merge_keeps_constants_whose_ranges_still_fit(whole: Run) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GELU and SiLU as x (g(x) + 1/2) with g one odd polynomial, or two composed ones."""
+"""GELU, SiLU and ReLU as x (g(x) + 1/2) with g one odd polynomial, or two composed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heatfhe.approx.polynomial import depth, evaluate, plan
 from heatfhe.approx.remez import Array, fit_linear
 from heatfhe.errors import ConfigError
 
-FUNCTIONS = ("gelu_new", "gelu", "silu")
+FUNCTIONS = ("gelu_new", "gelu", "silu", "quick_gelu", "relu")
 KINDS = ("single", "composition")
 _SINGLES = (1, 3, 5, 7, 11, 15, 19, 23, 27, 31, 39, 47, 55, 59, 63, 79, 95, 111, 119, 127, 159, 191, 223, 255)
 _PAIRS = ((7, 15), (15, 7), (15, 15), (31, 7), (31, 15), (15, 31), (31, 27), (31, 31))
@@ -39,12 +39,16 @@ def exact(function: str) -> Callable[[Any], Array]:
 
 
 def odd_part(function: str) -> Callable[[Array], Array]:
-    """g with function(x) = x (g(x) + 1/2): odd, rising, within 1/2."""
+    """g with function(x) = x (g(x) + 1/2): odd, rising, within 1/2. That of ReLU jumps at 0, where x makes it small."""
     _check.one_of("an activation", function, FUNCTIONS)
     if function == "gelu_new":
         return lambda x: 0.5 * np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
     if function == "silu":
         return lambda x: 0.5 * np.tanh(0.5 * x)
+    if function == "quick_gelu":
+        return lambda x: 0.5 * np.tanh(0.851 * x)
+    if function == "relu":
+        return lambda x: 0.5 * np.sign(x)
     erf = np.frompyfunc(math.erf, 1, 1)
     return lambda x: 0.5 * np.asarray(erf(np.asarray(x) / math.sqrt(2.0)), dtype=np.float64)
 

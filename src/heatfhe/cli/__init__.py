@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "measure-noise": "measure an engine's refresh error",
         "evaluate": "encrypted decoding against the circuit's own logits",
         "drift": "noise at every bootstrap: fidelity by position",
+        "lm-eval": "tasks of lm-evaluation-harness, or a text's perplexity",
     },
     "client": {
         "keygen": "make keys for a server's model",
@@ -125,7 +126,11 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     try:
         module = import_module(f"heatfhe.cli.{name.replace('-', '_')}")
         parser = _command(name, module)
-        args = parser.parse_args(arguments)
+        if getattr(module, "HANDS_OVER", False):  # what it does not know goes to another command line
+            args, rest = parser.parse_known_args(arguments)
+            args.rest = rest
+        else:
+            args = parser.parse_args(arguments)
         given = {
             a.option_strings[-1]: getattr(args, a.dest) for a in parser._actions if a.option_strings and a.nargs != 0
         }
@@ -162,6 +167,7 @@ def _command(name: str, module: Any) -> Parser:
         description=module.HELP,
         epilog=f"examples:\n{module.EXAMPLES}",
         formatter_class=Formatter,
+        allow_abbrev=not getattr(module, "HANDS_OVER", False),
     )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts instead of text")
     parser.add_argument("--quiet", action="store_true", help="no text and no progress")

@@ -43,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--margin", type=float, default=1.2, help="widen each domain beyond the observed range by this factor"
     )
     parser.add_argument(
+        "--activation-tolerance",
+        type=float,
+        default=1e-3,
+        help="largest error of an activation's polynomial; relu needs about 1e-2",
+    )
+    parser.add_argument(
         "--delta-2", type=int, help="fix every softmax's refinement factor (default: cheapest per block)"
     )
     parser.add_argument(
@@ -69,6 +75,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         margin=args.margin,
         delta_2=args.delta_2,
         form=args.form,
+        activation_tolerance=args.activation_tolerance,
     )
     folder = model_folder(args.model)
     encode, end = encoder(folder)

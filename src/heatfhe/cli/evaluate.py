@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from heatfhe.client import load_keyring, open_engine
 from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import (
+    NEAR_TIE,
     Endpoint,
     Evaluation,
     FreeRun,
     decode_windows,
     evaluate,
-    free_running,
+    free_runs,
     judge,
     sample_windows,
     spread,
@@ -46,8 +47,9 @@ EXAMPLES = (
     "  heat evaluate default --text story.txt --windows 4 --positions 16\n"
     "  heat evaluate default --windows 64 --positions 128 --ray auto -o /mnt/shared/run\n"
     "  heat evaluate default --engine openfhe --free 4 --prompt 'Once upon a time'\n"
+    "  heat evaluate default --engine native --windows 0 --free 32 --prompt 'One day' --prompt 'Tom had' -o runs/free\n"
 )
-INTERRUPTED = "start the same command again; with -o, finished windows are kept"
+INTERRUPTED = "start the same command again; with -o, finished windows and prompts are kept"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="text whose windows to decode, or .npy of token ids")
     parser.add_argument("--free", type=int, default=0, metavar="N", help="free-running tokens (default none)")
     parser.add_argument(
-        "--prompt", default="1,2", help="a text, or token ids, before the free-running ones (default 1,2)"
-    )
+        "--prompt", action="append", default=[], metavar="TEXT",
+        help="a text, or token ids, before the free-running ones; repeatable (default 1,2)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kl-every", type=int, default=0, metavar="K",
+        help="decrypt the logits of every Kth free-running step too, for twice the time there (default 0: of none)",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine (default 1)")
     add_device_argument(parser, "where the clear or native engine runs: cpu (default) or cuda")
     add_clock_argument(parser)
@@ -82,8 +89,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, open the engine, decode, compare."""
     if args.noise is not None and args.engine != "clear":
         raise ConfigError("--noise is for the clear engine; a real one has its own")
-    fallback = {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}
-    params = preset(args.params or fallback[args.engine])
+    params = preset(args.params or fallback_params(args.engine))
     priced_on = "cpu" if args.engine == "clear" else args.device  # the clear engine has no prices of its own
     costs = cost_table(args.costs or default_cost(params, priced_on))
     if args.text is not None and args.tokens is not None:
@@ -93,37 +99,38 @@ def run(args: argparse.Namespace, console: Console) -> int:
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     windows = _windows(args, circuits[0])
     found: list[Evaluation] = []
-    free: dict[str, FreeRun] = {}
+    free: dict[str, list[FreeRun]] = {}
     exceeded: dict[str, int] = {}
     for number, circuit in enumerate(circuits):
-        programs = [ProgramName.LOGITS] if len(windows) else []
+        programs = [ProgramName.LOGITS] if len(windows) or args.kl_every else []
         programs += [ProgramName.GENERATE, ProgramName.PROMPT] if args.free else []
         if not programs:
             raise ConfigError("nothing to do: ask for --windows or --free")
-        prompt = _prompt(args.prompt, circuit)
-        context = max(windows.shape[1] - 1 if len(windows) else 1, len(prompt) + args.free)
+        prompts = [_prompt(text, circuit) for text in args.prompt or ["1,2"]]
+        context = max(windows.shape[1] - 1 if len(windows) else 1, max(map(len, prompts)) + args.free)
         made = plan(circuit, params, programs=programs, context=min(circuit.room, _power(context)), cost=costs)
         folder = None if args.out is None else args.out / f"{number}-{circuit.name}"
-        beyond, endpoint = 0, None if args.ray and not args.free else _open(args, made)
+        beyond, endpoint = 0, None if args.ray and not args.free else open_endpoint(args, made)
+        options: dict[str, Any] = {"engine": args.engine, "folder": folder}
         if len(windows) and args.ray and folder is not None:
             beyond = _spread(args, made, args.circuits[number], windows, folder, console)
-            options: dict[str, Any] = {"engine": args.engine, "folder": folder, "setting": _setting(args)}
-            decoded = decode_windows(made, circuit, None, windows, **options)
+            decoded = decode_windows(made, circuit, None, windows, **options, setting=_setting(args))
             found.append(judge(made, circuit, decoded, windows, engine=args.engine, costs=costs))
-        elif len(windows) and endpoint is not None:
-            options = {"engine": args.engine, "costs": costs, "folder": folder}
-            found.append(evaluate(made, circuit, endpoint, windows, reporter=console.reporter, **options))
+        options |= {"costs": costs, "reporter": console.reporter}
+        if len(windows) and not args.ray and endpoint is not None:
+            found.append(evaluate(made, circuit, endpoint, windows, **options))
         if args.free and endpoint is not None:
-            free[circuit.name] = free_running(made, circuit, endpoint, prompt, args.free, costs=costs)
+            options["kl_every"] = args.kl_every
+            free[circuit.name] = free_runs(made, circuit, endpoint, prompts, args.free, **options)
         if beyond := beyond + _exceeded(endpoint):
             exceeded[circuit.name] = beyond
             warn_exceeded(console, circuit.name, beyond)
-    _show(console, found, free)
+    _show(console, found, {c.name: (c, free[c.name]) for c in circuits if c.name in free})
     result = {
         "evaluations": [e.as_json() for e in found],
-        "free_running": {name: [(list(r.tokens), list(r.wanted))] for name, r in free.items()},
+        "free_running": {name: [(list(r.tokens), list(r.wanted)) for r in runs] for name, runs in free.items()},
         "exceeded": exceeded,
-        "free_runs": {name: r.as_json() for name, r in free.items()},
+        "free_runs": {name: [r.as_json() for r in runs] for name, runs in free.items()},
     }
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
@@ -173,10 +180,18 @@ def _decode(folder: str, circuit: str, options: tuple[tuple[str, Any], ...], win
 def _opened(folder: str, circuit: str, options: tuple[tuple[str, Any], ...]) -> tuple[Plan, Circuit, Endpoint]:
     made, args = Plan.load(Path(folder) / "plan.json"), argparse.Namespace(**dict(options))
     args.noise = None if args.noise is None else Path(args.noise)
-    return made, Circuit.load(circuit_folder(circuit)), _open(args, made)
+    return made, Circuit.load(circuit_folder(circuit)), open_endpoint(args, made)
 
 
-def _open(args: argparse.Namespace, made: Plan) -> Endpoint:
+def fallback_params(engine: str) -> str:
+    """The toy set that a circuit of the default model's size is planned for where none is named."""
+    return {"openfhe": "insecure-openfhe-12", "native": "insecure-native-12-r40", "clear": "insecure-openfhe-12"}[
+        engine
+    ]
+
+
+def open_endpoint(args: argparse.Namespace, made: Plan) -> Endpoint:
+    """The engine that was asked for, with throwaway keys for a plan."""
     request = key_request(made)
     if args.engine != "clear":
         ring, engine = open_engine(args.engine, request, threads=args.threads, device=args.device)
@@ -223,7 +238,7 @@ def _power(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _show(console: Console, found: list[Evaluation], free: dict[str, FreeRun]) -> None:
+def _show(console: Console, found: list[Evaluation], free: Mapping[str, tuple[Circuit, list[FreeRun]]]) -> None:
     if found:
         console.table(
             ("circuit", "KL", "top-1", "collapsed", "perplexity", "clear", "largest error", "bootstraps", "s/token"),
@@ -236,14 +251,38 @@ def _show(console: Console, found: list[Evaluation], free: dict[str, FreeRun]) -
     for e in found:
         console.heading(f"{e.name}: seconds per token by operator, measured and predicted")
         _times(console, e.by_operator, e.predicted)
-    for name, run in free.items():
-        same = sum(a == b for a, b in zip(run.tokens, run.wanted))
+    for name, (circuit, runs) in free.items():
+        spent, priced = ({k: sum(getattr(r, of).get(k, 0.0) for r in runs) for k in runs[0].predicted}
+                         for of in ("by_operator", "predicted"))  # fmt: skip
         console.heading(f"{name}: free running, seconds in all by operator, measured and predicted")
-        _times(console, run.by_operator, run.predicted)
-        console.print(
-            f"{name}: {same} of {len(run.wanted)} free-running tokens as in the clear: {list(run.tokens)} against "
-            f"{list(run.wanted)}; {run.bootstraps} bootstraps"
-        )
+        _times(console, spent, priced)
+        _free(console, circuit, runs)
+
+
+def _free(console: Console, circuit: Circuit, runs: list[FreeRun]) -> None:
+    """Encrypted tokens beside the circuit's own, and every step judged on the encrypted prefix."""
+    told = "tokenizer.json" in circuit.tokenizer
+
+    def words(tokens: Sequence[int]) -> str:
+        return circuit.decode(tokens) if told else " ".join(map(str, tokens))
+
+    for run in runs:
+        same = "= encrypted" if run.branch is None else f"from token {run.branch + 1} on another"
+        console.print(f"\nprompt     {words(run.prompt)!r}\nencrypted  {words(run.tokens)!r}")
+        console.print(f"clear      {words(run.wanted)!r}  ({same})")
+    console.table(
+        ("prompt", "agree", "near ties", "other misses", "gaps of misses", "median KL", "bootstraps", "s"),
+        [
+            (i, f"{r.agreed}/{len(r.steps)}", r.near_ties, len(r.misses) - r.near_ties)
+            + (" ".join(f"{step.gap:.3g}" for step in r.misses) or "-", r.kl, r.bootstraps, r.seconds)
+            for i, r in enumerate(runs)
+        ],
+    )
+    agreed, steps = sum(r.agreed for r in runs), sum(len(r.steps) for r in runs)
+    console.print(
+        f"{circuit.name}: {agreed} of {steps} steps choose as the circuit does on the encrypted prefix; of the misses "
+        f"{sum(r.near_ties for r in runs)} are near ties (logits within {NEAR_TIE:g})"
+    )
 
 
 def _times(console: Console, measured: Mapping[str, float], predicted: Mapping[str, float]) -> None:

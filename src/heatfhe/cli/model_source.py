@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,11 @@ def circuit_folder(name: str) -> Path:
 
 def circuit_tokens(path: Path, circuit: Circuit) -> Any:
     """Token ids of a text file, by the circuit's own tokenizer, or of a .npy of token ids."""
+    return file_tokens(path, circuit.encode, circuit.shape.vocabulary, circuit.name)
+
+
+def file_tokens(path: Path, encode: Callable[[str], Sequence[int]], vocabulary: int, name: str) -> Any:
+    """Token ids of a text file, or of a .npy of token ids, which must lie within the vocabulary."""
     if path.suffix == ".npy":
         try:
             found = np.load(path, allow_pickle=False)
@@ -56,14 +62,13 @@ def circuit_tokens(path: Path, circuit: Circuit) -> Any:
         if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
             raise DataError(f"{path}: expected one row of integer token ids, found {found.dtype} of {found.shape}")
         for end in (found.min(initial=0), found.max(initial=0)):
-            if not 0 <= end < circuit.shape.vocabulary:
+            if not 0 <= end < vocabulary:
                 raise DataError(
-                    f"{path}: token {end} is none of the {circuit.shape.vocabulary} of {circuit.name}; encode the text "
-                    "with the circuit's own tokenizer"
+                    f"{path}: token {end} is none of the {vocabulary} of {name}; encode the text with its own tokenizer"
                 )
         return found
     try:
-        return np.asarray(circuit.encode(path.read_text(encoding="utf-8")), dtype=np.int64)
+        return np.asarray(encode(path.read_text(encoding="utf-8")), dtype=np.int64)
     except (OSError, UnicodeDecodeError) as err:
         raise DataError(f"{path}: cannot be read as text ({err}); give a text file, or .npy of token ids") from err
 

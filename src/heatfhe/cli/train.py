@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import NOISE_SET, add_model, add_prefix, carried_in, load_text, model_folder
@@ -17,6 +18,10 @@ from heatfhe.files import write_json
 from heatfhe.models import encoder
 from heatfhe.odd import beside, some_of
 from heatfhe.planning import Packing
+
+if TYPE_CHECKING:
+    from heatfhe.stages import Shape
+    from heatfhe.training import Recipe
 
 HELP = """Fine-tune a model with HEAT (or an ablation of it) and export the circuit.
 
@@ -28,6 +33,7 @@ EXAMPLES = """  heat train default -o out/heat
   heat train my-gpt2 --text corpus.txt --context 64 --updates 2000 --lr 1e-4 --batch 32 -o out/mine
   heat train my-gpt2 --text corpus.txt --also code.txt --also letters.txt -o out/heat
   heat train default --preset depth-only -o out/depth-only
+  heat train openai-community/gpt2-large --text corpus.txt --recompute -o out/large
   torchrun --nproc-per-node 2 -m heatfhe.cli train default -o out/heat
 """
 STRESSED = 8  # odd windows of each kind that a finished circuit is shown
@@ -64,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--margin", type=float, help="widen each domain by this factor (default: the recipe's)")
     parser.add_argument(
+        "--activation-tolerance", type=float,
+        help="largest error of an activation's polynomial; relu needs about 1e-2 (default: the recipe's, 1e-3)",
+    )  # fmt: skip
+    parser.add_argument(
         "--also", action="append", default=[], metavar="TEXT",
         help="other text the circuit must hold on, as --text; taught by the model's own predictions (repeatable)",
     )  # fmt: skip
@@ -72,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--odd", type=float, metavar="SHARE", help="of odd windows, 0 to 0.5 (default: the recipe's)")
     parser.add_argument("--micro-tokens", type=int, help="tokens of one forward pass; lower it if memory runs out")
+    parser.add_argument(
+        "--recompute", action="store_true",
+        help="compute a block's activations again on the way back instead of keeping them: a fraction of the memory, "
+        "about a third more time, the same gradients",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="default 0")
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase, for trials (default 1)")
     parser.add_argument("--shard", action="store_true", help="under torchrun: split the weights over processes (FSDP)")
@@ -84,25 +99,22 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     from heatfhe.evaluation import STRESS_HEADERS, stress_prepared, stress_rows
     from heatfhe.lowering import export
-    from heatfhe.sites import PrepareConfig, prepare, save_prepared
-    from heatfhe.training import Stopped, ablation, fitting, train
+    from heatfhe.sites import PrepareConfig, described, prepare, save_prepared
+    from heatfhe.training import Stopped, check_memory, train, training_memory
 
     if args.out.exists() and not args.out.is_dir():
         raise ConfigError(f"{args.out}: is a file; give a folder for the run")
     folder = model_folder(args.model)
     encode, end = encoder(folder)
-    prepared = prepare(folder, PrepareConfig(prefix=tuple(encode(args.prefix))))
-    shape = prepared.architecture.shape
-    public = len(prepared.config.prefix)
-    chosen = fitting(replace(shape, context=shape.context - public), args.recipe, args.solver, context=args.context)
-    Packing(shape, 1 << 20, public + chosen.context)  # no ring holds more than it says
-    if any(value is not None for value in (args.updates, args.lr, args.batch)):
-        chosen = chosen.adjusted(updates=args.updates, lr=args.lr, batch=args.batch)
-    chosen = replace(ablation(args.preset, chosen), seed=args.seed)
-    given = {"noise": args.noise, "margin": args.margin, "odd_share": args.odd, "micro_tokens": args.micro_tokens}
-    chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
-    if args.share != 1.0:
-        chosen = chosen.scaled(args.share)
+    prefix = tuple(encode(args.prefix))
+    architecture, parameters = described(folder)
+    shape = architecture.shape
+    chosen = _recipe(args, shape, len(prefix))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    where: dict[str, Any] = {"gpu": torch.cuda.is_available(), "processes": processes, "shard": args.shard}
+    need = training_memory(architecture, parameters, chosen, **where)
+    check_memory(need, chosen, str(args.model))
+    prepared = prepare(folder, PrepareConfig(prefix=prefix))
     windows = load_text(args.text, args.model, encode, chosen.context, end)
     training, held_out = windows.split(min(args.held_out, max(1, len(windows.rows) // 10)))
     for text in args.also:
@@ -165,6 +177,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
     shown = ("validation", "deployed", "diverged", "updates", "skipped", "seconds")
     console.json(facts | {k: getattr(trained, k) for k in shown})
     return 0
+
+
+def _recipe(args: argparse.Namespace, shape: Shape, public: int) -> Recipe:
+    """The recipe that was asked for, fitted to the model."""
+    from heatfhe.training import ablation, fitting
+
+    chosen = fitting(replace(shape, context=shape.context - public), args.recipe, args.solver, context=args.context)
+    Packing(shape, 1 << 20, public + chosen.context)  # no ring holds more than it says
+    if any(value is not None for value in (args.updates, args.lr, args.batch)):
+        chosen = chosen.adjusted(updates=args.updates, lr=args.lr, batch=args.batch)
+    chosen = replace(ablation(args.preset, chosen), seed=args.seed, recompute=args.recompute)
+    given = {"noise": args.noise, "margin": args.margin, "odd_share": args.odd, "micro_tokens": args.micro_tokens}
+    given["activation_tolerance"] = args.activation_tolerance
+    chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
+    return chosen if args.share == 1.0 else chosen.scaled(args.share)
 
 
 def _followed(torch: Any) -> bool:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation: perplexity, fidelity, collapse and drift of circuits, clear or encrypted."""
 
+from typing import TYPE_CHECKING
+
+from heatfhe.doors import lazy_names
 from heatfhe.evaluation.compare import HEADERS as COMPARISON_HEADERS
 from heatfhe.evaluation.compare import Row as ComparisonRow
 from heatfhe.evaluation.compare import markdown as comparison_markdown
@@ -8,16 +11,7 @@ from heatfhe.evaluation.compare import measure as compare_circuit
 from heatfhe.evaluation.compare import table_row as comparison_row
 from heatfhe.evaluation.drift import SEEDS as DRIFT_SEEDS
 from heatfhe.evaluation.drift import Drift, drift, sample_windows
-from heatfhe.evaluation.encrypted import (
-    Endpoint,
-    Evaluation,
-    FreeRun,
-    decode_windows,
-    evaluate,
-    free_running,
-    judge,
-    unfinished,
-)
+from heatfhe.evaluation.encrypted import Endpoint, Evaluation, decode_windows, evaluate, judge, unfinished
 from heatfhe.evaluation.fidelity import (
     Fidelity,
     cross_entropy,
@@ -27,22 +21,48 @@ from heatfhe.evaluation.fidelity import (
     log_softmax,
     perplexity,
 )
+from heatfhe.evaluation.free import NEAR_TIE, FreeRun, FreeStep, free_running, free_runs
 from heatfhe.evaluation.noisy import noise_tap, under_noise
+from heatfhe.evaluation.scorers import (
+    CircuitScorer,
+    Likelihood,
+    PlanScorer,
+    PreparedScorer,
+    Scorer,
+    TextScore,
+    likelihoods,
+    text_score,
+)
 from heatfhe.evaluation.spread import spread
 from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
 from heatfhe.evaluation.stress import Stress, stress_circuit, stress_prepared, stress_rows, text_rows
 
+# The harness is an extra: only for those who use it.
+if TYPE_CHECKING:
+    from heatfhe.evaluation.tasks import TaskModel
+else:
+    __getattr__ = lazy_names(__name__, {"TaskModel": "tasks.TaskModel"})
+
 __all__ = [
     "COMPARISON_HEADERS",
     "DRIFT_SEEDS",
+    "NEAR_TIE",
     "STRESS_HEADERS",
+    "CircuitScorer",
     "ComparisonRow",
     "Drift",
     "Endpoint",
     "Evaluation",
     "Fidelity",
     "FreeRun",
+    "FreeStep",
+    "Likelihood",
+    "PlanScorer",
+    "PreparedScorer",
+    "Scorer",
     "Stress",
+    "TaskModel",
+    "TextScore",
     "compare_circuit",
     "comparison_markdown",
     "comparison_row",
@@ -53,8 +73,10 @@ __all__ = [
     "evaluate",
     "fidelity",
     "free_running",
+    "free_runs",
     "judge",
     "kl_divergence",
+    "likelihoods",
     "log_softmax",
     "noise_tap",
     "perplexity",
@@ -64,6 +86,7 @@ __all__ = [
     "stress_prepared",
     "stress_rows",
     "text_rows",
+    "text_score",
     "under_noise",
     "unfinished",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,19 @@ class Endpoint:
     def put(self, slots: Real, level: int) -> Any:
         """Slots as a value of the engine."""
         return self.engine.parse(self.encrypt(slots, level=level))
+
+    def rows(self, plan: Plan, circuit: Circuit, program: ProgramName, tokens: Iterable[int]) -> Iterator[list[Any]]:
+        """Tokens as inputs of a program, each encrypted when its turn comes."""
+        level = plan.program(program).inputs["x"].level
+        return ([self.put(plan.packing.pack_residual(circuit.folded.token[t]), level)] for t in tokens)
+
+    def read(self, plan: Plan, parts: Sequence[Any]) -> Real:
+        """A row over the vocabulary: logits, or one that is near one-hot."""
+        return np.asarray(plan.packing.unpack_vocabulary([self.get(p) for p in parts]))
+
+    def word(self, plan: Plan, parts: Sequence[Any]) -> int:
+        """The token that a near one-hot row names."""
+        return int(np.argmax(np.nan_to_num(self.read(plan, parts), nan=-np.inf)))
 
     def get(self, value: Any) -> NDArray[np.complex128]:
         """Slots of a value; nan where it does not decrypt, which counts as a miss."""
@@ -150,7 +163,7 @@ def decode_windows(
                 raise FileFormatError(f"{kept}: this window is not finished; start the run again to go on")
             if endpoint.begin is not None:
                 endpoint.begin(i)
-            window = _decode(plan, circuit, endpoint, tokens[i])
+            window = decoded(plan, circuit, endpoint, tokens[i])
             if kept is not None:
                 _write(kept, mark, window)
         found.append(window)
@@ -204,57 +217,12 @@ def evaluate(
     return judge(plan, circuit, found, windows, engine=engine, costs=costs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeRun:
-    """Free-running decoding of one prompt: tokens here and the circuit's own.
-
-    Seconds and bootstraps are of the whole run, prompt steps included; ``predicted`` prices the same steps.
-    """
-
-    tokens: tuple[int, ...]
-    wanted: tuple[int, ...]
-    bootstraps: int
-    seconds: float
-    by_operator: Mapping[str, float]
-    predicted: Mapping[str, float]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain JSON form."""
-        return plain(self)
-
-
-def free_running(
-    plan: Plan, circuit: Circuit, endpoint: Endpoint, prompt: Sequence[int], count: int, *, costs: CostTable
-) -> FreeRun:
-    """``count`` free-running steps after a prompt: each token is chosen under encryption and fed back without
-    decryption; rows are decrypted only to be compared."""
-    level = plan.program(ProgramName.GENERATE).inputs["x"].level
+def decoded(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
+    """One sequence from an empty cache with the true tokens as inputs."""
     watch = Stopwatch(clock=endpoint.now)
-    rows = [[endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level)] for t in prompt]
-    got = []
-    for parts in run(plan, circuit, endpoint.engine, rows, count=count, reporter=watch, recorded=False):
-        row = plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts])
-        got.append(int(np.argmax(np.nan_to_num(row, nan=-np.inf))))
-    priced: Counter[str] = Counter()
-    for program, times in ((ProgramName.PROMPT, len(prompt) - 1), (ProgramName.GENERATE, count)):
-        for operator, t in tally(plan, program, costs).items():
-            priced[operator] += times * t.seconds  # type: ignore[assignment]
-    return FreeRun(
-        tokens=tuple(got),
-        wanted=tuple(int(t) for t in circuit.generate(list(prompt), count).tokens),
-        bootstraps=watch.bootstraps,
-        seconds=sum(watch.seconds.values()),
-        by_operator={k: watch.seconds[k] for k in sorted(watch.seconds)},
-        predicted=dict(priced),
-    )
-
-
-def _decode(plan: Plan, circuit: Circuit, endpoint: Endpoint, tokens: Tokens) -> Window:
-    watch = Stopwatch(clock=endpoint.now)
-    level = plan.program(ProgramName.LOGITS).inputs["x"].level
-    inputs = ([endpoint.put(plan.packing.pack_residual(circuit.folded.token[t]), level)] for t in tokens)
+    inputs = endpoint.rows(plan, circuit, ProgramName.LOGITS, tokens)
     answers = run(plan, circuit, endpoint.engine, inputs, program=ProgramName.LOGITS, reporter=watch, recorded=False)
-    rows = [plan.packing.unpack_vocabulary([endpoint.get(p) for p in parts]) for parts in answers]
+    rows = [endpoint.read(plan, parts) for parts in answers]
     return Window(np.asarray(rows, dtype=np.float64), dict(watch.seconds), watch.bootstraps)
 
 

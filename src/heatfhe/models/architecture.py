@@ -19,6 +19,8 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "silu": "silu",
     "swish": "silu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
 }
 
 

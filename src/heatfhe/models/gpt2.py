@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from heatfhe.errors import ConfigError
@@ -29,6 +31,7 @@ def describe(model: Any) -> Architecture:
         function=ACTIVATIONS[config.activation_function],
         eps=float(config.layer_norm_epsilon),
         tied=model.lm_head.weight is model.transformer.wte.weight,
+        scales=_scales(config, shape),
     )
     blocks = [f"h.{layer}" for layer in range(shape.layers)]
     paths = {s.name: PREFIX + s.name for s in found if isinstance(s, (Norm, Linear, Attention))}
@@ -44,15 +47,26 @@ def describe(model: Any) -> Architecture:
     )
 
 
-def stages(shape: Shape, *, function: str = "gelu_new", eps: float = 1e-5, tied: bool = True) -> tuple[Stage, ...]:
-    """The stages of a GPT-2 of this shape; ``tied`` where its head is its token embedding."""
+def stages(
+    shape: Shape,
+    *,
+    function: str = "gelu_new",
+    eps: float = 1e-5,
+    tied: bool = True,
+    scales: Sequence[float | None] | None = None,
+) -> tuple[Stage, ...]:
+    """The stages of a GPT-2 of this shape; ``tied`` where its head is its token embedding, ``scales`` of the scores by
+    layer where they are not the usual one."""
+    scales = [None] * shape.layers if scales is None else scales
     made: list[Stage] = [Embed(writes="h.0.in", token="wte.weight", position="wpe.weight")]
     for layer in range(shape.layers):
         h = f"h.{layer}"
         made += [
             _norm(f"{h}.ln_1", f"{h}.in", eps),
             _linear(f"{h}.attn.c_attn", f"{h}.ln_1", f"{h}.attn.qkv"),
-            Attention(name=f"{h}.attn", reads=f"{h}.attn.qkv", writes=f"{h}.attn.out", heads=shape.heads),
+            Attention(
+                name=f"{h}.attn", reads=f"{h}.attn.qkv", writes=f"{h}.attn.out", heads=shape.heads, scale=scales[layer]
+            ),
             _linear(f"{h}.attn.c_proj", f"{h}.attn.out", f"{h}.attn.proj", residual=True),
             Residual(reads=f"{h}.in", branch=f"{h}.attn.proj", writes=f"{h}.mid"),
             _norm(f"{h}.ln_2", f"{h}.mid", eps),
@@ -67,6 +81,18 @@ def stages(shape: Shape, *, function: str = "gelu_new", eps: float = 1e-5, tied:
         Head(reads="ln_f", writes="logits", weight="wte.weight" if tied else "lm_head.weight"),
         Argmax(reads="logits", writes="token"),
     )
+
+
+def _scales(config: Any, shape: Shape) -> list[float | None]:
+    """What each layer's scores are multiplied by, where it is not one over the root of the head width.
+
+    Either option is a number per layer that folds into the query weights. A third, reorder_and_upcast_attn, scales in
+    another order so that half precision does not overflow: the same function.
+    """
+    if config.scale_attn_weights and not config.scale_attn_by_inverse_layer_idx:
+        return [None] * shape.layers
+    own = 1.0 / math.sqrt(shape.head_width) if config.scale_attn_weights else 1.0
+    return [own / (layer + 1) if config.scale_attn_by_inverse_layer_idx else own for layer in range(shape.layers)]
 
 
 def _norm(name: str, reads: str, eps: float) -> Norm:
@@ -89,8 +115,3 @@ def _refuse_variants(model: Any, config: Any) -> None:
         )
     if config.add_cross_attention:
         raise ConfigError("h.0.crossattention: cross attention is not supported; use a decoder-only GPT-2")
-    if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx:
-        raise ConfigError(
-            "h.0.attn: scores must be scaled by the root of the head width alone "
-            "(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)"
-        )

@@ -199,7 +199,10 @@ def fit_activation_site(stage: Activation, seen: Range, options: FitOptions) -> 
     seen = seen.checked(stage.name)
     reach = max(abs(seen.lo), abs(seen.hi), 0.25) * options.margin
     bound = 2.0 ** (math.ceil(4.0 * math.log2(reach)) / 4.0)
-    fit = _named(stage.name, lambda: fit_activation(stage.function, bound, tolerance=options.activation_tolerance))
+    try:
+        fit = fit_activation(stage.function, bound, tolerance=options.activation_tolerance)
+    except ConfigError as err:
+        raise SiteError(stage.name, f"{err} (activation_tolerance, --activation-tolerance)") from err
     return ActivationCalibration(name=stage.name, fit=fit, observed=_domain(seen))
 
 

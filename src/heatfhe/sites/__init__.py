@@ -6,7 +6,7 @@ from heatfhe.sites.guards import RangeBounds, excess, guard
 from heatfhe.sites.prepare import prepare, restore
 from heatfhe.sites.prepared import PrepareConfig, Prepared
 from heatfhe.sites.sidefile import load_prepared, save_prepared
-from heatfhe.sites.source import load_checkpoint
+from heatfhe.sites.source import described, load_checkpoint
 from heatfhe.sites.switch import Mode, Tap
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Prepared",
     "RangeBounds",
     "Tap",
+    "described",
     "excess",
     "guard",
     "load_checkpoint",

@@ -17,7 +17,10 @@ _ANALYTIC: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": lambda x: nn.functional.gelu(x, approximate="tanh"),
     "gelu": nn.functional.gelu,
     "silu": nn.functional.silu,
+    "quick_gelu": lambda x: x * (1.702 * x).sigmoid(),
+    "relu": nn.functional.relu,
 }
+_FUSED = ("gelu_new", "gelu", "silu")  # those of heatfhe.sites.fused
 
 
 class ActivationSite(nn.Module):
@@ -36,7 +39,7 @@ class ActivationSite(nn.Module):
     def _rows(self, x: Tensor) -> Tensor:
         switch, stage = self.switch, self.stage
         kernels = switch.kernels(x)
-        if kernels is not None and stage.function in _ANALYTIC:
+        if kernels is not None and stage.function in _FUSED:
             fused: Tensor = kernels.activate(self, x)
             return fused
         if switch.bounds is not None:

@@ -11,7 +11,20 @@ import torch
 from torch import nn
 
 from heatfhe.errors import ConfigError
-from heatfhe.models import model_folder
+from heatfhe.models import Architecture, describe, model_folder
+
+
+def described(name: str | Path) -> tuple[Architecture, int]:
+    """The architecture of a checkpoint and the number of its parameters, from its configuration: no weight is read."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = model_folder(name)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+    except (OSError, ValueError, KeyError) as err:
+        raise ConfigError(f"{folder}: its configuration is that of no causal language model ({err})") from err
+    return describe(model), sum(p.numel() for p in model.parameters())
 
 
 def load_checkpoint(name: str | Path) -> nn.Module:

@@ -6,6 +6,7 @@ from heatfhe.training.diagnose import Sizes, first_to_leave, noise_tap
 from heatfhe.training.journal import read_log
 from heatfhe.training.loop import Stopped
 from heatfhe.training.losses import Terms, distillation_loss, task_loss, window_losses
+from heatfhe.training.memory import Memory, check_memory, training_memory
 from heatfhe.training.recipe import Phase, Recipe
 from heatfhe.training.recipes import ABLATIONS, RECIPES, ablation, fitting, recipe
 from heatfhe.training.train import Trained, train
@@ -13,6 +14,7 @@ from heatfhe.training.train import Trained, train
 __all__ = [
     "ABLATIONS",
     "RECIPES",
+    "Memory",
     "Phase",
     "Recipe",
     "Sizes",
@@ -21,6 +23,7 @@ __all__ = [
     "Trained",
     "Windows",
     "ablation",
+    "check_memory",
     "cut",
     "distillation_loss",
     "first_to_leave",
@@ -33,6 +36,7 @@ __all__ = [
     "recipe",
     "task_loss",
     "train",
+    "training_memory",
     "window_losses",
     "windows_of",
 ]

@@ -27,6 +27,7 @@ from heatfhe.training.diagnose import Sizes, first_to_leave, noise_tap
 from heatfhe.training.journal import Journal
 from heatfhe.training.losses import Terms, losses, prior, task_loss
 from heatfhe.training.recipe import Phase, Recipe
+from heatfhe.training.recompute import recomputed
 
 PATIENCE_FOR_COLLAPSE = 20  # updates in a row without a usable gradient, or worse than guessing, before a run gives up
 
@@ -84,6 +85,11 @@ class Stopped(Exception):
 
 def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None) -> None:
     """Run a phase from the position on; ``resumed`` is the optimizer's state from a checkpoint of this phase."""
+    with recomputed(run.prepared) if run.recipe.recompute else nullcontext():
+        _run_updates(run, name, phase, resumed)
+
+
+def _run_updates(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None) -> None:
     recipe, prepared, position = run.recipe, run.prepared, run.position
     configure(prepared, phase, recipe, position.variances)
     run.sizes = {}

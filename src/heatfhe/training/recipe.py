@@ -87,6 +87,7 @@ class Recipe:
     ``slack``             how far below the ends of their domains a softmax row's sums are held while training, as a
                           factor (ours: text that was not trained on goes further).
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
+    ``activation_tolerance``  largest error of an activation's polynomial.
     ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
                           calibration's own choice).
@@ -105,6 +106,8 @@ class Recipe:
     ``noise``             standard deviation added at every site's input and output in phases two and three, as a plan
                           carries them (``train(carried=...)``; ours).
     ``micro_tokens``      tokens of one forward pass in one process.
+    ``recompute``         keep a block's input alone and compute the rest again on the way back: less memory, the same
+                          gradients, so that a run may go on with or without it.
     ``precision``         ``bf16`` autocast with float32 solvers, or ``float32``.
     ``validate_every, validate_batches``  held-out loss; a batch holds micro_tokens tokens.
     ``checkpoint_every``  updates between two checkpoints.
@@ -153,6 +156,7 @@ class Recipe:
     tolerance: float = 1e-4
     rule: str = "per-site"
     calibration_windows: int = 128
+    activation_tolerance: float = 1e-3
     margin: float = 1.2
     delta_2: int | None = 2
     solver: Solver = "plain"
@@ -166,6 +170,7 @@ class Recipe:
     odd_calibration: int = 192
     noise: float = 0.0
     micro_tokens: int = 4096
+    recompute: bool = False
     precision: Literal["bf16", "float32"] = "bf16"
     validate_every: int = 250
     validate_batches: int = 32
@@ -185,12 +190,19 @@ class Recipe:
             raise ConfigError(
                 f"fixed_share in (0, 1] and fixed_total of at least 0, got {self.fixed_share} and {self.fixed_total}"
             )
+        if self.recompute and self.noise:
+            raise ConfigError(
+                "noise is drawn as values go by: what is computed again would meet another; leave out recompute, and "
+                "lower micro_tokens if memory runs out"
+            )
         check_share(self.odd_share, "a recipe's odd_share")
         check_kinds(self.odd_kinds)
         if self.odd_calibration < 0:
             raise ConfigError(f"a recipe's odd_calibration is a number of windows, got {self.odd_calibration}")
         if not (0 < self.tolerance < 1 and self.clip > 0):
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
+        if not 0 < self.activation_tolerance < 1:
+            raise ConfigError(f"activation_tolerance lies in (0, 1), got {self.activation_tolerance}")
         if not 1 <= self.slack <= 100:
             raise ConfigError(f"a recipe's slack lies in [1, 100], got {self.slack}")
         if not 1 < self.margin <= 10:
@@ -247,8 +259,11 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Identifies the recipe; without odd windows it is the digest from before there were any."""
+        """Identifies what a recipe computes; without odd windows it is the digest from before there were any."""
         body = self.as_json()
+        del body["recompute"]
+        if self.activation_tolerance == 1e-3:
+            del body["activation_tolerance"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
         return json_digest(body)

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from heatfhe.errors import ConfigError
 from heatfhe.sites import Prepared, prepare
+from heatfhe.training.recompute import blocks
 
 
 def sharded(prepared: Prepared) -> Prepared:
@@ -33,8 +34,7 @@ def sharded(prepared: Prepared) -> Prepared:
     made = prepare(type(parent)(copy.deepcopy(parent.config)).to(device).eval(), prepared.config)
     give(prepared, made)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    lists = [module for module in made.model.modules() if isinstance(module, nn.ModuleList)]
-    for block in max(lists, key=len, default=()):
+    for block in blocks(made.model):
         fully_shard(block, mesh=mesh)
     # Split again after every forward, the outermost weights too: an optimizer must be made over the shares alone.
     fully_shard(made.model, mesh=mesh, reshard_after_forward=True)

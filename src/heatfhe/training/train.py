@@ -282,7 +282,7 @@ def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -
         text, odd = text + odd, []
     return calibrate(
         run.prepared, text, r.tolerance, r.rule, r.solver, odd=odd, reporter=run.reporter, margin=r.margin,
-        delta_2=delta_2, argmax=argmax,
+        delta_2=delta_2, argmax=argmax, activation_tolerance=r.activation_tolerance,
     )  # fmt: skip
 
 
@@ -292,7 +292,7 @@ def _refitted(run: Run, argmax: bool) -> Calibration:
     assert prepared.calibration is not None
     seen = refit(
         prepared, _sequences(run), odd=_sequences(run, odd=True), argmax=argmax, margin=run.recipe.margin,
-        reporter=run.reporter,
+        reporter=run.reporter, activation_tolerance=run.recipe.activation_tolerance,
     )  # fmt: skip
     return merge(prepared.calibration, seen)
 

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2 of medium and large shape, random weights: a HEAT step beside our control's, both with activations recomputed.
+
+    python runs/heat_gpt2_shapes.py --shape medium --text corpus.txt --plain-seconds 300 --json medium.json
+    python runs/heat_gpt2_shapes.py --shape large --updates 20 --json large.json
+    python runs/heat_gpt2_shapes.py --shape tiny --context 32 --batch 2 --updates 3          # any machine
+
+One run measures both: step time (median, middle 80 %) and peak memory of the control's step and of HEAT's, on the same
+rows, one after the other in one process, each from the same weights and with the same recomputation. The bars are a
+time of at most 1.35 and a peak of at most 1.15 times the control's. With --plain-seconds the model is first trained
+plainly on the text (its bytes as tokens, or .npy of token ids) for that long, and its calibrated counts are printed.
+The estimate that heat train refuses by stands beside the peak. On a CPU steps are eager and no peak is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+from heatfhe.halting import BackOff
+from heatfhe.ranges import calibrate
+from heatfhe.sites import Prepared, prepare
+from heatfhe.training import ablation, recipe, training_memory
+from heatfhe.training.captured import CapturedBatch
+from heatfhe.training.loop import configure, make_optimizer
+from heatfhe.training.losses import losses, prior
+from heatfhe.training.recipe import Recipe
+from heatfhe.training.recompute import recomputed
+
+SHAPES = {
+    "tiny": {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 300},
+    "small": {"n_layer": 12, "n_embd": 768, "n_head": 12},
+    "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16},
+    "large": {"n_layer": 36, "n_embd": 1280, "n_head": 20},
+}
+WARM_UP = 3
+Step = Callable[[], dict[str, float]]
+
+
+def rows_of(args: argparse.Namespace, vocabulary: int) -> torch.Tensor:
+    """All windows (N, context + 1): of the text, or random ones."""
+    if args.text is None:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(0, vocabulary, (max(64, 4 * args.batch), args.context + 1), generator=generator)
+    raw = np.load(args.text) if args.text.suffix == ".npy" else np.frombuffer(args.text.read_bytes(), dtype=np.uint8)
+    length = args.context + 1
+    windows = raw[: len(raw) // length * length].reshape(-1, length).astype(np.int64)
+    return torch.from_numpy(np.random.default_rng(0).permutation(windows))
+
+
+def step_of(prepared: Prepared, chosen: Recipe, rows: torch.Tensor, device: str) -> Step:
+    """One update as training runs it in phase two: captured on a GPU, eager elsewhere. Must run inside recomputed."""
+    phase, state = chosen.heat, {"update": 0}
+    size = len(rows)
+    configure(prepared, phase, chosen)
+    prepared.switch.push = chosen.push / (size * chosen.context)
+    optimizer = make_optimizer(prepared, phase, chosen)
+    targets = BackOff.start(prepared.sites) if phase.halting == "soft" else None
+
+    def begin() -> float:
+        for group in optimizer.param_groups:
+            group["lr"] = phase.logit_lr if group["name"] == "logits" else phase.rate(state["update"])
+        state["update"] += 1
+        return chosen.lambda_iter(state["update"]) if targets is not None else 0.0
+
+    if device == "cuda":
+        captured = CapturedBatch(prepared, None, phase, rows, share=1.0, narrow=True)
+
+        def replay() -> dict[str, float]:
+            weight = begin()
+            if targets is not None:
+                captured.pull(prior(prepared, chosen, targets, state["update"]), weight)
+            mean, finite, _ = captured.update([rows], optimizer, chosen.clip)
+            return mean | {"finite": float(finite)}
+
+        return replay
+
+    def eager() -> dict[str, float]:
+        weight = begin()
+        optimizer.zero_grad(set_to_none=True)
+        terms = losses(prepared, prepared, None, rows, phase, chosen, targets, state["update"])
+        terms.total(phase, weight).backward()
+        norm = torch.nn.utils.clip_grad_norm_([p for p in prepared.parameters() if p.grad is not None], chosen.clip)
+        optimizer.step()
+        return {"task": float(terms.task.detach()), "gradient": float(norm), "finite": float(torch.isfinite(norm))}
+
+    return eager
+
+
+def timed(make: Callable[[], Step], updates: int, device: str) -> dict[str, Any]:
+    """Median seconds of an update, its spread, the peak in bytes from before the step was made, and the last losses."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    step = make()
+    for _ in range(WARM_UP):
+        step()
+    times, last, finite = [], {}, 0.0
+    for _ in range(updates):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        last = step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+        finite += last["finite"]
+    tenths = statistics.quantiles(times, n=10) if len(times) > 1 else [times[0]]
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    spread = (tenths[-1] - tenths[0]) / statistics.median(times)
+    return {
+        "seconds": statistics.median(times), "spread": spread, "peak_bytes": peak, "updates": updates,
+        "finite_updates": int(finite), "loss": last["task"], "gradient": last["gradient"],
+    }  # fmt: skip
+
+
+def trained_plainly(model: Any, rows: torch.Tensor, args: argparse.Namespace, device: str) -> dict[str, float]:
+    """Plain fine-tuning of all weights on the rows, for a time; AdamW at 3e-4 after a short rise."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device == "cuda")
+    began, update, loss = time.monotonic(), 0, torch.zeros(())
+    while time.monotonic() - began < args.plain_seconds:
+        at = update * args.batch % (len(rows) - args.batch + 1)
+        part = rows[at : at + args.batch].to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-4 * min(1.0, (update + 1) / 50)
+        with torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext():
+            logits = model(input_ids=part[:, :-1], use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), part[:, 1:].flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        update += 1
+    return {"updates": update, "seconds": time.monotonic() - began, "loss": float(loss.detach())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="medium")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument(
+        "--batch", type=int, default=4, help="windows of an update (default 4, the recipe's 4096 tokens)"
+    )
+    parser.add_argument("--updates", type=int, default=20, help="timed updates of each (default 20)")
+    parser.add_argument("--text", type=Path, help="bytes of a file as tokens, or .npy of token ids (default random)")
+    parser.add_argument(
+        "--plain-seconds", type=float, default=0.0, help="plain training before anything (default none)"
+    )
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="of the calibration (default 1e-4)")
+    parser.add_argument("--keep", action="store_true", help="keep activations instead, in both")
+    parser.add_argument("--json", type=Path, help="write the result here too")
+    args = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    config = GPT2Config(**SHAPES[args.shape], n_positions=args.context, bos_token_id=0, eos_token_id=0)
+    parent = GPT2LMHeadModel(config).to(device).eval()
+    parameters = sum(p.numel() for p in parent.parameters())
+    rows = rows_of(args, config.vocab_size)
+    out: dict[str, Any] = {
+        "shape": args.shape, "parameters": parameters, "context": args.context, "batch": args.batch,
+        "recompute": not args.keep, "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+    }  # fmt: skip
+    if args.plain_seconds:
+        out["plain"] = trained_plainly(parent, rows, args, device)
+    base = recipe("gpt2-small") if args.context == 1024 else recipe("gpt2-small").adjusted(context=args.context)
+    base = replace(base, micro_tokens=args.batch * args.context, recompute=not args.keep, odd_share=0.0)
+    batch = rows[: args.batch].to(device)
+    around = nullcontext if args.keep else recomputed
+    for name in ("control", "heat"):
+        chosen = ablation(name, base)
+        prepared = prepare(copy.deepcopy(parent))
+        if name == "heat":
+            watched = [part.to(device) for part in rows[:8, :-1].split(1)]
+            seed = calibrate(prepared, watched, args.tolerance, delta_2=chosen.delta_2, argmax=False)
+            prepared.adopt(seed)
+            out["calibrated"] = {"iterations": seed.iterations(), "total": sum(seed.iterations().values())}
+        asked = replace(chosen, squeeze=replace(chosen.squeeze, updates=0))  # no teacher in these steps
+        need = training_memory(prepared.architecture, parameters, asked, gpu=device == "cuda")
+        with around(prepared):
+            out[name] = timed(lambda p=prepared, c=chosen: step_of(p, c, batch, device), args.updates, device)
+        out[name]["estimated_bytes"] = need.total
+        prepared = None
+        gc.collect()
+    heat, control = out["heat"], out["control"]
+    out["time_ratio"] = heat["seconds"] / control["seconds"]
+    out["memory_ratio"] = heat["peak_bytes"] / control["peak_bytes"] if device == "cuda" else None
+    print(json.dumps(out, indent=1))
+    if args.json is not None:
+        args.json.write_text(json.dumps(out, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Free running of the default model under encryption, as the paper shows it: four prompts, 32 tokens each (slow)."""
+
+from __future__ import annotations
+
+import pytest
+
+from heatfhe.assets import default_circuit
+from heatfhe.circuit import Circuit
+from heatfhe.client import open_engine
+from heatfhe.engine import key_request
+from heatfhe.evaluation import NEAR_TIE, Endpoint, free_runs
+from heatfhe.planning import cost_table, default_cost, plan, preset
+
+PROMPTS = ("Once upon a time", "One day, a little", "Tom had a", "The sun was")
+TOKENS = 32
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)  # 128 tokens at 20 to 60 s each on a shared core
+def test_four_prompts_of_32_tokens_agree_but_for_near_ties() -> None:
+    pytest.importorskip("numba", reason="the native engine is compiled by numba")
+    circuit, params = Circuit.load(default_circuit("heat")), preset("insecure-native-12-r40")
+    prompts = [circuit.encode(text) for text in PROMPTS]
+    made = plan(circuit, params, programs=("generate", "prompt", "logits"), context=64)
+    ring, engine = open_engine("native", key_request(made), threads=2)
+    end, costs = Endpoint(engine, ring.encrypt, ring.decrypt), cost_table(default_cost(params, "cpu"))
+    runs = free_runs(made, circuit, end, prompts, TOKENS, engine="native", costs=costs, kl_every=8)
+    assert sum(len(run.steps) for run in runs) == 128
+    assert sum(run.agreed for run in runs) >= 126
+    assert all(step.gap <= NEAR_TIE for run in runs for step in run.misses)
+    assert max(run.kl for run in runs) < 1e-2

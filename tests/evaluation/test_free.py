@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Free running judged on the encrypted prefix: agreement, near ties by their gap, KL, and finished prompts kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heatfhe.cli import main
+from heatfhe.errors import FileFormatError
+from heatfhe.evaluation import free_runs
+from heatfhe.evaluation.free import FreeRun, judged
+from heatfhe.planning import Plan, cost_table, plan
+from tests.evaluation.test_scorers import endpoint
+from tests.planning.clear_run import clear_params
+from tests.tiny import tiny_circuit
+
+CIRCUIT = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
+COSTS = cost_table("unit")
+PROMPTS = [[3, 7], [5], [30, 2, 11], [1, 1]]
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    return plan(CIRCUIT, clear_params(512), programs=("generate", "prompt", "logits"))
+
+
+def test_without_noise_every_step_agrees_and_no_logit_differs(made: Plan) -> None:
+    runs = free_runs(made, CIRCUIT, endpoint(made), PROMPTS, 6, engine="clear", costs=COSTS, kl_every=2)
+    for prompt, run in zip(PROMPTS, runs, strict=True):
+        assert run.prompt == tuple(prompt)
+        assert run.tokens == run.wanted == tuple(CIRCUIT.generate(prompt, 6).tokens)
+        assert run.branch is None
+        assert [step.kl is None for step in run.steps] == [False, True] * 3
+        # a near one-hot row is not quite a token: what is fed back differs a little from the prefix it is judged on
+        assert abs(run.steps[0].kl) < 1e-12  # type: ignore[arg-type]
+        assert run.kl < 1e-2
+        assert FreeRun.from_json(json.loads(json.dumps(run.as_json()))) == run
+
+
+def test_misses_are_judged_on_the_encrypted_prefix_and_ties_by_their_gap() -> None:
+    prompt = [3, 7]
+    first = CIRCUIT.run(prompt)[-1]
+    order = np.argsort(first)[::-1]
+    tokens = [int(order[1])]  # a miss, and after it the circuit's own choices
+    tokens.append(int(CIRCUIT.run([*prompt, *tokens])[-1].argmax()))
+    tokens.append(int(CIRCUIT.run([*prompt, *tokens])[-1].argmax()))
+    steps = judged(CIRCUIT, prompt, tokens, {1: CIRCUIT.run([*prompt, tokens[0]])[-1]})
+    assert [step.agrees for step in steps] == [False, True, True]
+    assert steps[0].gap == pytest.approx(first[order[0]] - first[order[1]])
+    assert [step.gap for step in steps[1:]] == [0.0, 0.0]
+    assert [step.kl for step in steps] == [None, pytest.approx(0.0, abs=1e-15), None]
+    common = {"bootstraps": 0, "seconds": 0.0, "by_operator": {}, "predicted": {}, "wanted": (int(order[0]), 1, 2)}
+    run = FreeRun(prompt=(3, 7), tokens=tuple(tokens), steps=steps, **common)  # type: ignore[arg-type]
+    assert (run.agreed, run.branch) == (2, 0)
+    assert run.near_ties == int(steps[0].gap <= 0.05)
+
+
+def test_kl_grows_with_the_noise(made: Plan) -> None:
+    options = {"engine": "clear", "costs": COSTS, "kl_every": 1}
+    small, large = (
+        free_runs(made, CIRCUIT, endpoint(made, noise), PROMPTS[:2], 4, **options)  # type: ignore[arg-type]
+        for noise in (1e-4, 3e-3)
+    )
+    for a, b in zip(small, large, strict=True):
+        assert 1e-12 < 10 * a.kl < b.kl < 1e-2
+
+
+def test_finished_prompts_are_kept(made: Plan, tmp_path: Path) -> None:
+    options = {"engine": "clear", "costs": COSTS, "folder": tmp_path}
+    whole = free_runs(made, CIRCUIT, endpoint(made, 1e-4), PROMPTS, 3, **options)  # type: ignore[arg-type]
+    (tmp_path / "free-02.json").unlink()
+    assert free_runs(made, CIRCUIT, endpoint(made, 1e-4), PROMPTS, 3, **options)[0] == whole[0]  # type: ignore[arg-type]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"free-0{i}.json" for i in range(4)]
+    with pytest.raises(FileFormatError, match="another plan, engine, noise or prompt"):
+        free_runs(made, CIRCUIT, endpoint(made), PROMPTS[::-1], 3, **options)  # type: ignore[arg-type]
+
+
+def test_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CIRCUIT.save(tmp_path / "tiny")
+    arguments = ["evaluate", str(tmp_path / "tiny"), "--params", "insecure-openfhe-11", "--windows", "0", "--free", "4"]
+    arguments += ["--prompt", "3,7", "--prompt", "5", "--kl-every", "2", "-o", str(tmp_path / "out")]
+    assert main([*arguments, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    (runs,) = body["free_runs"].values()
+    assert [run["agreed"] for run in runs] == [4, 4]
+    assert [run["branch"] for run in runs] == [None, None]
+    assert all(math.isfinite(run["kl"]) for run in runs)
+    assert body["free_running"]["tiny-0"][1][0] == CIRCUIT.generate([5], 4).tokens
+    assert main(arguments) == 0  # finished prompts are read
+    said = capsys.readouterr().out
+    assert "8 of 8 steps choose as the circuit does on the encrypted prefix" in said
+    assert "= encrypted" in said
