@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation: perplexity, fidelity, collapse and drift of circuits, clear or encrypted."""
 
+from heatfhe.evaluation.by_value import ByValue, RowError, ValueDrift, drift_by_value
 from heatfhe.evaluation.compare import HEADERS as COMPARISON_HEADERS
 from heatfhe.evaluation.compare import Row as ComparisonRow
 from heatfhe.evaluation.compare import markdown as comparison_markdown
@@ -21,24 +22,31 @@ from heatfhe.evaluation.fidelity import (
 from heatfhe.evaluation.noisy import noise_tap, under_noise
 from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
 from heatfhe.evaluation.stress import Stress, stress_circuit, stress_prepared, stress_rows, text_rows
+from heatfhe.evaluation.values import Refreshed, chosen_values, refreshed_values
 
 __all__ = [
     "COMPARISON_HEADERS",
     "DRIFT_SEEDS",
     "STRESS_HEADERS",
+    "ByValue",
     "ComparisonRow",
     "Drift",
     "Endpoint",
     "Evaluation",
     "Fidelity",
     "FreeRun",
+    "Refreshed",
+    "RowError",
     "Stress",
+    "ValueDrift",
+    "chosen_values",
     "compare_circuit",
     "comparison_markdown",
     "comparison_row",
     "cross_entropy",
     "diverged",
     "drift",
+    "drift_by_value",
     "evaluate",
     "fidelity",
     "free_running",
@@ -46,6 +54,7 @@ __all__ = [
     "log_softmax",
     "noise_tap",
     "perplexity",
+    "refreshed_values",
     "sample_windows",
     "stress_circuit",
     "stress_prepared",
