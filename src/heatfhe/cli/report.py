@@ -18,7 +18,7 @@ from heatfhe.files import atomic_write
 
 HELP = """Make one HTML page (no network, no script) from any runs, and compare them on it.
 
-A run is a folder of heat train, heat export, heat evaluate --out or make demo, a plan, or the output of
+A run is a folder of heat train, heat export, heat evaluate --out, heat compare or make demo, a plan, or the output of
 heat drift --json; 'default' and 'default-calibrated' are the embedded circuits."""
 EXAMPLES = """  heat report default-calibrated default -o report.html
   heat report out/heat out/evaluation drift.json --params insecure-native-12 --figures out/figures -o report.html

@@ -6,6 +6,8 @@ from heatfhe.evaluation.compare import HEADERS as COMPARISON_HEADERS
 from heatfhe.evaluation.compare import Row as ComparisonRow
 from heatfhe.evaluation.compare import markdown as comparison_markdown
 from heatfhe.evaluation.compare import measure as compare_circuit
+from heatfhe.evaluation.compare import plaintext_row
+from heatfhe.evaluation.compare import summary as comparison_summary
 from heatfhe.evaluation.compare import table_row as comparison_row
 from heatfhe.evaluation.drift import SEEDS as DRIFT_SEEDS
 from heatfhe.evaluation.drift import Drift, drift, sample_windows
@@ -43,6 +45,7 @@ __all__ = [
     "compare_circuit",
     "comparison_markdown",
     "comparison_row",
+    "comparison_summary",
     "cross_entropy",
     "diverged",
     "drift",
@@ -54,6 +57,7 @@ __all__ = [
     "log_softmax",
     "noise_tap",
     "perplexity",
+    "plaintext_row",
     "refreshed_values",
     "sample_windows",
     "stress_circuit",

@@ -49,7 +49,8 @@ class ValueDrift:
 class RowError:
     """How far attention rows are from the clear run's after one part of their softmax, with every value noisy.
 
-    The length of the difference by that of the row, per position the median over windows, heads and seeds.
+    The length of the difference by that of the row, per position the median over windows, heads and seeds; a row that
+    is lost counts as infinitely far.
     """
 
     stage: str
@@ -156,7 +157,7 @@ def drift_by_value(
         name=circuit.name, params=plan.params.name, sigma=sigma, seeds=tuple(seeds), windows=len(windows),
         positions=positions, only=only, together=_fidelity(body["fidelity"]),
         values=tuple(sorted(found, key=_damage, reverse=True)),
-        rows=tuple(RowError(**{**row, "by_position": _numbers(row["by_position"])}) for row in body["rows"]),
+        rows=tuple(RowError(**{**row, "by_position": _numbers(row["by_position"], np.inf)}) for row in body["rows"]),
     )  # fmt: skip
 
 
@@ -223,7 +224,7 @@ class _Watching(Runner):
         heads = seen.real.reshape(*seen.shape[:-1], -1, p.Hp)[..., : self.plan.shape.heads]
         size = np.sqrt((heads[:1] ** 2).sum(axis=-2))
         apart = np.sqrt(((heads[1:] - heads[:1]) ** 2).sum(axis=-2))
-        return float(np.median(apart / size))
+        return float(np.median(np.where(np.isnan(apart / size), np.inf, apart / size)))
 
 
 class _Kept:
@@ -258,8 +259,8 @@ def _fidelity(body: Mapping[str, Any]) -> Fidelity:
     return Fidelity(**known | {k: _numbers(known[k]) for k in ("kl_by_position", "top1_by_position")})
 
 
-def _numbers(values: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(float("nan") if v is None else float(v) for v in values)
+def _numbers(values: Sequence[float | None], absent: float = np.nan) -> tuple[float, ...]:
+    return tuple(absent if v is None else float(v) for v in values)
 
 
 def _sha(windows: Tokens) -> str:

@@ -17,6 +17,7 @@ from heatfhe.planning import CostTable, OperatorTally, Plan, cost_table, default
 from heatfhe.records import FAMILIES
 from heatfhe.stages import sites
 
+FILES = ("evaluation.json", "demo.json", "compare.json", "drift.json")
 DEMO_KIND, DEMO_VERSION = "heatfhe-demo", 1
 
 
@@ -99,19 +100,21 @@ class Material:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     free_running: dict[str, Any] = field(default_factory=dict)
     drifts: list[dict[str, Any]] = field(default_factory=list)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
     demos: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
         """Whether nothing was found."""
-        return not (self.circuits or self.plans or self.trainings or self.evaluations or self.drifts or self.demos)
+        kinds = (self.circuits, self.plans, self.trainings, self.evaluations, self.drifts, self.comparisons, self.demos)
+        return not any(kinds)
 
 
 def gather(runs: Sequence[Path], *, params: Params | None = None, costs: CostTable | None = None) -> Material:
     """Read every run given; with ``params`` each circuit found is also planned, priced by ``costs``.
 
-    A run is a folder (of training, a circuit, an evaluation, a demo) or a JSON file (a plan, an evaluation, the output
-    of ``heat drift --json``).
+    A run is a folder (of training, a circuit, an evaluation, a comparison, a demo) or a JSON file (a plan, an
+    evaluation, a comparison, the output of ``heat drift --json``).
     """
     found = Material()
     for run in runs:
@@ -127,7 +130,7 @@ def gather(runs: Sequence[Path], *, params: Params | None = None, costs: CostTab
 def _folder(run: Path, found: Material, params: Params | None, costs: CostTable | None) -> None:
     logs = [run] if (run / "log.jsonl").is_file() else []
     circuits = [folder for folder in (run, run / "circuit") if (folder / "circuit.json").is_file()][:1]
-    files = [run / name for name in ("evaluation.json", "demo.json", "drift.json") if (run / name).is_file()]
+    files = [run / name for name in FILES if (run / name).is_file()]
     found.trainings += map(training_facts, logs)
     for folder in circuits:
         _circuit(folder, found, params, costs)
@@ -135,8 +138,8 @@ def _folder(run: Path, found: Material, params: Params | None, costs: CostTable 
         _file(path, found, costs)
     if not (logs or circuits or files):
         raise ConfigError(
-            f"{run}: holds no log.jsonl, circuit.json, evaluation.json, drift.json or demo.json; "
-            "give a folder that heat train, export or evaluate wrote"
+            f"{run}: holds no log.jsonl, circuit.json, {', '.join(FILES[:-1])} or {FILES[-1]}; "
+            "give a folder that heat train, export, evaluate or compare wrote"
         )
 
 
@@ -166,12 +169,16 @@ def _file(path_: Path, found: Material, costs: CostTable | None) -> None:
         body = read_json(path_, kind, (1,))
         found.evaluations += body["evaluations"]
         found.free_running |= body.get("free_running", {})
+    elif kind == "heatfhe-comparison":
+        found.comparisons.append(read_json(path_, kind, (2,)))
     elif kind == DEMO_KIND:
         found.demos.append(read_json(path_, DEMO_KIND, (DEMO_VERSION,)))
     elif isinstance(raw, list) and raw and all("collapsed_by_position" in row for row in raw):
         found.drifts += raw
     else:
-        raise FileFormatError(f"{path_}: neither a plan, an evaluation, a demo nor a drift; see heat report --help")
+        raise FileFormatError(
+            f"{path_}: neither a plan, an evaluation, a comparison, a demo nor a drift; see heat report --help"
+        )
 
 
 def circuit_facts(circuit: Circuit) -> CircuitFacts:
