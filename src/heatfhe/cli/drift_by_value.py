@@ -26,7 +26,7 @@ def show(found: ByValue, console: Console) -> None:
     first = found.values[0]
     share = first.fidelity.kl / found.summed if found.summed > 0 else float("nan")
     console.heading(f"{found.name}: {first.value.name} amplifies most, {100 * share:.0f} % of all KL")
-    shares = ", ".join(f"{operator} {100 * s:.2g} %" for operator, s in found.by_operator().items())
+    shares = ", ".join(f"{operator} {100 * s:.3g} %" for operator, s in found.by_operator().items())
     console.print(
         f"{len(found.values)} values: each alone adds up to a KL of {found.summed:.3g}, all together make "
         f"{together.kl:.3g} with {together.collapsed}/{together.windows} collapsed; by operator {shares}"
@@ -74,7 +74,7 @@ def draw(found: Sequence[ByValue], path: Path) -> None:
 
 def _bars(axis: Any, found: ByValue) -> None:
     top = found.values[:SHOWN][::-1]
-    axis.barh([v.value.name for v in top], [max(v.fidelity.kl, 1e-18) for v in top], color="C0")
+    axis.barh([f"{v.value.number} {v.value.name}" for v in top], [max(v.fidelity.kl, 1e-18) for v in top], color="C0")
     axis.set_xscale("log")
     axis.tick_params(axis="y", labelsize="small")
     axis.set_xlabel("KL to the clear run, this value alone noisy (nats)")

@@ -156,14 +156,14 @@ def drift_by_value(
     return ByValue(
         name=circuit.name, params=plan.params.name, sigma=sigma, seeds=tuple(seeds), windows=len(windows),
         positions=positions, only=only, together=_fidelity(body["fidelity"]),
-        values=tuple(sorted(found, key=_damage, reverse=True)),
+        values=tuple(sorted(found, key=_own_kl, reverse=True)),
         rows=tuple(RowError(**{**row, "by_position": _numbers(row["by_position"], np.inf)}) for row in body["rows"]),
     )  # fmt: skip
 
 
-def _damage(v: ValueDrift) -> tuple[float, float]:
-    """Collapsed windows first, then KL."""
-    return v.fidelity.collapsed, float(np.nan_to_num(v.fidelity.kl, nan=np.inf))
+def _own_kl(v: ValueDrift) -> float:
+    """What values are ranked by; one that collapses every window has no KL and comes first."""
+    return float(np.nan_to_num(v.fidelity.kl, nan=np.inf))
 
 
 @dataclass(frozen=True, slots=True)
