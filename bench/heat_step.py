@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 from heatfhe.halting import BackOff
 from heatfhe.ranges import calibrate
 from heatfhe.sites import prepare
-from heatfhe.training.captured import CapturedStep
+from heatfhe.training.captured import CapturedBatch
 from heatfhe.training.loop import configure, make_optimizer
 from heatfhe.training.losses import prior
 from heatfhe.training.recipe import Recipe
@@ -90,7 +90,7 @@ def heat(parent: torch.nn.Module, rows: torch.Tensor, solver: str) -> Step:
     targets = BackOff.start(prepared.sites)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()  # before the capture: its warm-up steps allocate what the replays use
-    captured = CapturedStep(prepared, None, recipe.heat, rows, share=1.0, narrow=True)
+    captured = CapturedBatch(prepared, None, recipe.heat, rows, share=1.0, narrow=True)
 
     def step() -> None:
         captured.pull(prior(prepared, recipe, targets, 100), 0.6)

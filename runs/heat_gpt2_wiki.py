@@ -2,12 +2,14 @@
 """HEAT on a GPT-2-small-shaped model, all three phases of the recipe, beside its controls and its calibrations.
 
     python runs/heat_gpt2_wiki.py --checkpoint DIR --train TOKENS.npy --heldout TOKENS.npy --out runs/out/wiki \\
-        [--jobs heat-plain,control,control-distilled,heat-relaxed] [--seconds 560]
+        [--jobs heat-plain,heat-plan-aware,control,control-distilled,heat-relaxed] [--seconds 560]
 
 Token arrays are one-dimensional integers. One GPU; every job prints one JSON line when it ends, and is left out when
 the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint. The recipe is that of
 ``heat train``; --share shortens it for a trial, --odd changes the share of odd windows. Training looks at the last 64
-windows of its own text, choices are made on those; the held-out text is judged once, at the end.
+windows of its own text, choices are made on those; the held-out text is judged once, at the end. heat-plan-aware is
+told by plans for --plan-set, whose first 128 positions are planned, what an iteration costs; every trained job reports
+the bootstraps and the predicted seconds of a token in such a plan.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import copy
 import json
 import math
+import os
 import sys
 import time
 from dataclasses import replace
@@ -27,11 +30,13 @@ from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
+from heatfhe.planning import IterationPrices, preset
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.sites import Prepared, prepare
 from heatfhe.training import ablation, cut, recipe, train, window_losses
 
-NEEDS = {"heat": 200, "control": 100}  # seconds a job takes on an H200: it is not begun with less left
+# Seconds a job takes on an H200: it is not begun with less left. Plan-aware is a guess: 16 processes make its plans.
+NEEDS = {"heat-plan-aware": 400, "heat": 200, "control": 100}
 
 
 def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> dict[str, float]:
@@ -61,6 +66,8 @@ def main() -> None:
     parser.add_argument("--odd", type=float, help="share of odd windows (default: the recipe's)")
     parser.add_argument("--windows", type=int, default=10**6, help="at most so many held-out windows are measured")
     parser.add_argument("--seconds", type=float, default=560.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plan-set", default="native-16-r40-lean", help="of 13 levels")
     args = parser.parse_args()
     began = time.time()
     torch.set_float32_matmul_precision("high")
@@ -101,16 +108,27 @@ def main() -> None:
                             row["deployed"] = perplexity(prepared, rows, "deployed")
                         facts[f"{solver} {rule} {tolerance:g}"] = row
         else:
-            which, _, solver = job.rpartition("-") if job.startswith("heat") else (job, "", "plain")
-            chosen = ablation(which, recipe(args.recipe, solver).scaled(args.share))
+            solver = "relaxed" if job.endswith("-relaxed") else "plain"
+            which = job
+            if job.startswith("heat"):
+                which = "plan-aware" if "plan-aware" in job else "heat"
+            chosen = replace(ablation(which, recipe(args.recipe, solver).scaled(args.share)), seed=args.seed)
+            told = IterationPrices(
+                stages=prepared.architecture.stages, shape=prepared.architecture.shape, params=preset(args.plan_set),
+                context=128, processes=min(16, os.cpu_count() or 1),
+            )  # fmt: skip
             chosen = chosen if args.odd is None else replace(chosen, odd_share=args.odd)
             trained = train(
-                prepared, windows, chosen, held_out=last, folder=args.out / job, tensorboard=False, argmax=False
-            )
+                prepared, windows, chosen, held_out=last, folder=args.out / f"{job}-{args.seed}", tensorboard=False,
+                argmax=False, prices=told,
+            )  # fmt: skip
             facts = {
                 "recipe": chosen.as_json(),
                 "iterations": trained.iterations,
                 "total": sum(trained.iterations.values()),
+                "plan_set": args.plan_set,
+                "bootstraps": told.bootstraps(trained.calibration),
+                "predicted_seconds": told.seconds(trained.calibration),
                 "seed": trained.seed_iterations,
                 "deployed": perplexity(prepared, rows, "deployed"),
                 "exact": perplexity(prepared, rows, "exact") if which == "heat" else None,
@@ -120,7 +138,7 @@ def main() -> None:
                 "training_seconds": trained.seconds,
                 "counts": trained.calibration.counts(),
             }
-            trained.calibration.save(args.out / f"{job}.calibration.json")
+            trained.calibration.save(args.out / f"{job}-{args.seed}.calibration.json")
         report(job, {**facts, **card, "seconds": round(time.time() - start, 1)}, args.out)
 
 

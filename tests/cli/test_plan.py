@@ -182,3 +182,36 @@ def test_drift_draws_where_matplotlib_is_installed(folder: Path, tmp_path: Path)
     arguments = ["drift", str(folder), "--params", PARAMS, "--sigma", "1e-4", "--windows", "2", "--positions", "4"]
     assert main([*arguments, "--figure", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_drift_by_value_ranks_values_and_goes_on(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["drift", str(folder), "--params", PARAMS, "--by-value", "--only", "softmax_refine,linear"]
+    arguments += ["--windows", "2", "--positions", "3", "--seeds", "1", "--sigma", "1e-4", "-o", str(tmp_path)]
+    assert main([*arguments, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    kls = [v["fidelity"]["kl"] for v in found["values"]]
+    assert kls == sorted(kls, reverse=True)
+    assert {v["operator"] for v in found["values"]} <= {"softmax", "linear"}
+    kept = json.loads((tmp_path / "by-value.json").read_text())["body"]["circuits"]
+    assert kept == [found]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert f"{found['values'][0]['name']} amplifies most" in text
+    assert "relative error of attention rows" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--only", "dropout"], "'dropout': no such family; have the operators layernorm"),
+        (["--only", "argmax"], "these plans refresh nothing of it; they refresh"),
+        (["-o", "somewhere"], "give both or neither"),
+    ],
+)
+def test_drift_refuses_what_cannot_be_told_apart(
+    folder: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["drift", str(folder), "--params", PARAMS, "--windows", "1", "--positions", "2", *more]) == 1
+    assert words in capsys.readouterr().err

@@ -24,8 +24,10 @@ pytest.importorskip("torch", reason="heat train needs torch")
 from heatfhe import training
 from heatfhe.circuit import Circuit
 from heatfhe.cli import main
+from heatfhe.cli.compare import PRESETS
+from heatfhe.cli.comparison import make_jobs
 from heatfhe.files import read_json
-from heatfhe.training import read_log
+from heatfhe.training import read_log, recipe
 from tests.gpt2_tiny import tiny_gpt2
 
 ROOT = Path(__file__).parent.parent.parent
@@ -190,22 +192,35 @@ def test_an_unsupported_nonlinearity_is_named(model: Path, tmp_path: Path, capsy
 def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "compare"
     arguments = ["compare", str(model), "--text", str(model / "text.txt"), "--recipe", "tiny", "--share", "0.2"]
-    arguments += ["--windows", "3", "-o", str(out), "--json"]
+    presets = ("heat", "squeezed", "depth-only", "fixed-counts", "transplant", "control")
+    arguments += ["--windows", "3", "-o", str(out), "--json", "--presets", ",".join(presets), "--stress", "1"]
+    arguments += ["--rules", "per-site"]
     assert main(arguments) == 0
     body = answer(capsys)
-    names = [row["name"] for row in body["rows"]]
-    assert names[:4] == [f"calibrated 1e-0{k} plain" for k in (1, 2, 3, 4)]
-    assert names[4:] == [f"{p} plain seed 0" for p in ("heat", "squeezed", "depth-only", "fixed-counts", "control")]
-    totals = [sum(row["iterations"].values()) for row in body["rows"]]
-    assert totals[0] < totals[1] < totals[2] < totals[3]  # a tighter tolerance takes more
-    assert totals[7] <= totals[4]  # fixed-counts: its own calibration, which saw odd windows, cut to HEAT's total
-    assert all(row["windows"] == 3 and row["perplexity"] > 1 for row in body["rows"])
+    rows = {row["name"]: row for row in body["rows"]}
+    names, totals = list(rows), {name: sum(row["iterations"].values()) for name, row in rows.items()}
+    calibrated = [f"calibrated 1e-0{k} plain" for k in (1, 2, 3, 4)]
+    made = [*presets[:4], "transplant-squeezed", "transplant-calibrated", "control"]
+    assert names == ["plaintext", *calibrated, *(f"{p} plain seed 0" for p in made)]
+    assert [totals[name] for name in calibrated] == sorted({totals[name] for name in calibrated})  # tighter takes more
+    heat, moved = rows["heat plain seed 0"], rows["transplant-squeezed plain seed 0"]
+    assert totals["fixed-counts plain seed 0"] <= totals["heat plain seed 0"]  # its own calibration, cut to HEAT's
+    learned, onto = (
+        Circuit.load(out / f"{name}-plain-seed-0" / "circuit").calibration for name in ("heat", "transplant-squeezed")
+    )
+    assert onto.counts() == learned.counts()  # its counts, other weights
+    assert moved["perplexity"] != heat["perplexity"]
+    assert all(row["windows"] == 3 and row["perplexity"] > 1 for row in body["rows"] if row["perplexity"])
+    assert (rows["plaintext"]["kl"], rows["plaintext"]["stressed"], totals["plaintext"]) == (None, None, 0)
+    assert all(rows[name]["stressed"] == 5 for name in names[1:])
     assert read_json(out / "compare.json", "heatfhe-comparison", (2,)) == body
-    tightest = next(row for row in body["rows"] if row["name"].startswith("calibrated 1e-04"))
-    assert body["parent"] == pytest.approx(tightest["perplexity"], rel=1e-2)  # its own counts change little
-    assert (out / "compare.md").read_text().count("\n") == 2 + 9
+    assert rows["plaintext"]["perplexity"] == pytest.approx(rows[calibrated[3]]["perplexity"], rel=1e-2)
+    assert (out / "compare.md").read_text().count("\n") == 2 + len(names)
+    page = tmp_path / "page.html"
+    assert main(["report", str(out), "-o", str(page), "--quiet"]) == 0
+    assert "transplant-calibrated plain" in page.read_text()
     before = {p: p.stat().st_mtime_ns for p in out.rglob("circuit.json")}
-    assert len(before) == 9
+    assert len(before) == len(names) - 1  # the parent itself has none
     assert main(arguments) == 0
     assert answer(capsys) == body
     assert {p: p.stat().st_mtime_ns for p in out.rglob("circuit.json")} == before
@@ -213,11 +228,45 @@ def test_compare_makes_every_row_once(model: Path, tmp_path: Path, capsys: pytes
     assert "another model, text or recipe" in capsys.readouterr().err
 
 
+def test_compare_has_every_row_of_the_papers_table() -> None:
+    jobs = make_jobs(lambda solver: recipe("tiny", solver), PRESETS.split(","), [0, 1])
+    names = [job.name for job in jobs]
+    assert len(names) == len(set(names))
+    assert names[:3] == ["plaintext", "calibrated 1e-01 plain", "calibrated 1e-02 plain"]
+    assert {f"calibrated 1e-0{k} {s}{r}" for k in (1, 4) for s in ("plain", "relaxed") for r in ("", " joint")} < {
+        *names
+    }
+    assert sum(job.kind == "calibrated" for job in jobs) == 16
+    by_name = {job.name: job for job in jobs}
+    assert by_name["transplant-squeezed plain seed 1"].after == ("heat plain seed 1", "squeezed plain seed 1")
+    assert by_name["transplant-calibrated plain seed 1"].after == ("heat plain seed 1", "calibrated 1e-04 plain")
+    assert by_name["fixed-counts plain seed 1"].after == ("heat plain seed 1",)
+    aware, plain = by_name["plan-aware plain seed 0"].recipe, by_name["heat plain seed 0"].recipe
+    assert aware is not None
+    assert plain is not None
+    assert (aware.price_share, plain.price_share) == (0.8, 0.0)
+
+
+@pytest.mark.slow
+def test_compare_plans_every_row_and_prices_one(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", str(model), "--text", str(model / "text.txt"), "--recipe", "tiny", "--share", "0.2"]
+    arguments += ["--windows", "3", "-o", str(tmp_path), "--json", "--presets", "plan-aware", "--stress", "0"]
+    assert main([*arguments, "--params", "insecure-native-11"]) == 0
+    for row in answer(capsys)["rows"][1:]:
+        assert row["token_bootstraps"] > row["bootstraps"] > 0  # the argmax has its own
+        assert row["token_seconds"] > row["transformer_seconds"] > 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
         ["--presets", "heat,luck"],
         ["--presets", "heat:quick"],
+        ["--presets", "heat,transplant"],
+        ["--rules", "jointly"],
+        ["--stress", "-1"],
         ["--seeds", "0,x"],
         ["--params", "insecure-native-12,x"],
         ["--processes", "0"],
@@ -241,7 +290,7 @@ def test_processes_change_nothing(model: Path, tmp_path: Path, capsys: pytest.Ca
         assert main([*arguments, "-o", str(tmp_path / processes), "--processes", processes]) == 0
         found.append(answer(capsys)["rows"])
     assert [row["name"] for row in found[0]] == [row["name"] for row in found[1]]
-    assert len(found[0]) == 8 + 6
+    assert len(found[0]) == 1 + 16 + 6
     for alone, together in zip(*found):
         assert alone["iterations"] == together["iterations"]
         assert alone["perplexity"] == pytest.approx(together["perplexity"], rel=1e-5)

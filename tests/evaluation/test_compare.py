@@ -11,7 +11,7 @@ from typing import Any
 from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.evaluation import under_noise
-from heatfhe.evaluation.compare import HEADERS, Row, markdown, measure, solver_levels, table_row
+from heatfhe.evaluation.compare import HEADERS, Row, markdown, measure, plaintext_row, solver_levels, table_row
 from heatfhe.evaluation.drift import drift, sample_windows
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
@@ -39,6 +39,10 @@ def test_with_params_the_noise_enters_at_the_plans_bootstraps() -> None:
     made = plan(CIRCUIT, params, programs=("logits",))
     found = drift(made, CIRCUIT, WINDOWS, noise=BootstrapNoise(sigma=1e-5), seeds=(5,))
     assert row.bootstraps == len(made.program("logits").bootstraps()) > 0
+    assert row.transformer_seconds == made.program("logits").predicted_seconds
+    whole = plan(CIRCUIT, params, programs=("generate",)).program("generate")
+    assert (row.token_bootstraps, row.token_seconds) == (len(whole.bootstraps()), whole.predicted_seconds)
+    assert row.token_bootstraps > row.bootstraps
     assert (row.kl, row.top1) == (found.fidelity.kl, found.fidelity.top1)
     assert 0 < row.kl != measure("tiny", CIRCUIT, WINDOWS, 1e-5, seed=5).kl
 
@@ -47,16 +51,24 @@ def test_rows_fit_their_table_and_json() -> None:
     row = measure("tiny", CIRCUIT, WINDOWS, 1e-4)
     shown = table_row(row)
     assert len(shown) == len(HEADERS)
-    assert shown[HEADERS.index("bts")] == "-"
+    assert shown[HEADERS.index("bts")] == shown[HEADERS.index("stray")] == "-"
     assert shown[HEADERS.index("it/fwd")] == row.total
     assert Row.from_json(json.loads(json.dumps(row.as_json(), allow_nan=False))) == row
+
+
+def test_odd_windows_and_the_parent_have_their_place() -> None:
+    row = measure("tiny", CIRCUIT, WINDOWS, 1e-4, stressed=2)
+    assert (row.stressed, table_row(row)[HEADERS.index("stray")]) == (10, f"{row.stray}/10")  # five kinds of two
+    parent = plaintext_row("plaintext", 3.0, 4)
+    assert Row.from_json(json.loads(json.dumps(parent.as_json(), allow_nan=False))).perplexity == 3.0
+    assert table_row(parent)[HEADERS.index("top-1 %")] == "-"
 
 
 def test_a_collapsed_circuit_has_a_row_too() -> None:
     row = measure("wild", CIRCUIT, WINDOWS, 1e3)
     assert row.collapsed == row.windows == 3
     assert row.as_json()["noisy_perplexity"] is None
-    assert "nan" in table_row(row)
+    assert table_row(row)[HEADERS.index("ppl noisy")] == "-"
 
 
 def test_fewer_iterations_show() -> None:

@@ -68,7 +68,8 @@ def save_comparison(folder: Path) -> Path:
         {"name": n, "perplexity": 10.0 + i, "noisy_perplexity": 20.0 + i, "windows": 32} for i, n in enumerate(names)
     ]
     rows.append({"name": "control plain seed 0", "perplexity": 9.5, "noisy_perplexity": None, "windows": 32})
-    body = {"rows": rows, "sigma": 1.7e-4, "params": "insecure-native-11", "parent": 9.0}
+    rows.insert(0, {"name": "plaintext", "perplexity": 9.0, "noisy_perplexity": None, "windows": 32})
+    body = {"rows": rows, "sigma": 1.7e-4, "params": "insecure-native-11"}
     write_json(folder / "compare.json", "heatfhe-comparison", 2, body)
     return folder
 

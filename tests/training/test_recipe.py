@@ -147,10 +147,11 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     share = 0.08 if name == "gpt2-small" else 0.05
     assert (made.odd_share, made.odd_kinds) == (share, ("random", "shuffled", "repeated", "replaced", "runs"))
     before = made.as_json()
-    for later in ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance"):
-        del before[later]
+    later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance", "price_share", "price_every")
+    for field in later:
+        del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))
-    assert old == replace(made, odd_share=0.0, odd_calibration=0)
+    assert old == replace(made, odd_share=0.0, odd_calibration=0, price_every=Recipe().price_every)
     assert old.digest == json_digest(before)  # a checkpoint of that time still knows its recipe
     assert old.digest != made.digest
 

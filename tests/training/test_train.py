@@ -390,12 +390,12 @@ def test_odd_windows_widen_the_calibration_and_teach_every_phase(monkeypatch: py
     seen: dict[str, list[float]] = {}
     own = loop.losses
 
-    def watched(*arguments: Any, odd: torch.Tensor) -> Terms:
+    def watched(*arguments: Any, odd: torch.Tensor, **more: Any) -> Terms:
         _, _, teacher, rows, phase = arguments[:5]
         assert teacher is not None
         assert torch.equal(odd, torch.tensor([tuple(row) not in text for row in rows.tolist()]))
         seen.setdefault(phase.halting, []).extend(odd.float().tolist())
-        return own(*arguments, odd=odd)
+        return own(*arguments, odd=odd, **more)
 
     monkeypatch.setattr(loop, "losses", watched)
     text = {tuple(row) for row in windows().rows.tolist()}

@@ -14,14 +14,19 @@ from heatfhe.files import atomic_write, write_json
 
 HELP = """Train or calibrate a model in every way the paper compares, and print one table.
 
-Rows: the parent calibrated at each tolerance, then the presets, each over every seed. fixed-counts is cut to the
-iterations of the heat row of its seed and solver, where there is one. Finished rows are kept in the run folder and not
-made again; compare.json holds every row, compare.md the mean over seeds."""
+Rows: the parent in plaintext; calibrated at each tolerance, per site and jointly; then the presets, each over every
+seed. fixed-counts is cut to the iterations of the heat row of its seed and solver, where there is one; transplant puts
+that row's counts into the squeezed and into the calibrated circuit; plan-aware learns what iterations cost in plans for
+the first of --params. Columns: iterations per forward, in all and by family; levels they spend; bootstraps and
+predicted seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed windows, top-1 and
+perplexity under noise, perplexity in the clear; odd windows that go astray in the clear. Finished rows are kept in the
+run folder and not made again; compare.json holds every row, compare.md the mean over seeds; heat report shows both."""
 EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --presets heat,heat:relaxed,control --seeds 0,1,2 --params insecure-native-12
   heat compare default -o out/compare --seeds 0,1,2 --processes 16
 """
 SIGMA = 1.7e-4
+PRESETS = "heat,heat:relaxed,plan-aware,squeezed,depth-only,fixed-counts,transplant,control,control-distilled"
 INTERRUPTED = "start the same command again; finished rows are kept"
 
 
@@ -33,10 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", help="as in heat train")
     parser.add_argument(
         "--presets",
-        default="heat,squeezed,depth-only,fixed-counts,control",
-        help="those to train, of these, control-distilled and noisy (heat under refresh noise); NAME:relaxed for the "
-        "relaxed solver",
+        default=PRESETS,
+        help=f"those to train (default {PRESETS}); also noisy (heat under refresh noise); NAME:relaxed for the relaxed "
+        "solver",
     )
+    parser.add_argument(
+        "--rules", default="per-site,joint", help="how calibrations share a tolerance (default per-site,joint)"
+    )
+    parser.add_argument("--stress", type=int, default=8, help="odd windows of each kind (default 8; 0 for none)")
     parser.add_argument("--seeds", default="0", help="one training run each (default 0)")
     parser.add_argument(
         "--fixed-total", type=int, default=0, help="cut fixed-counts to this many iterations, not to HEAT's own"
@@ -55,7 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Make every circuit that is missing, measure all, print."""
     from heatfhe.cli.comparison import Comparison, Job, make_jobs
-    from heatfhe.evaluation import COMPARISON_HEADERS, ComparisonRow, comparison_markdown, comparison_row
+    from heatfhe.evaluation import (
+        COMPARISON_HEADERS,
+        ComparisonRow,
+        comparison_markdown,
+        comparison_row,
+        comparison_summary,
+    )
     from heatfhe.planning import preset as parameter_set
     from heatfhe.training import Recipe, recipe
 
@@ -72,7 +87,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         chosen = replace(recipe(named, solver).scaled(args.share), fixed_total=args.fixed_total)
         return chosen if args.odd is None else replace(chosen, odd_share=args.odd)
 
-    jobs = make_jobs(base, args.presets.split(","), _numbers(args.seeds))
+    if args.stress < 0:
+        raise ConfigError(f"--stress takes a number of windows, got {args.stress}")
+    jobs = make_jobs(base, args.presets.split(","), _numbers(args.seeds), args.rules.split(","))
     work = Comparison(
         model=args.model,
         out=args.out,
@@ -81,6 +98,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         windows=args.windows,
         sigma=args.sigma,
         params=params,
+        stressed=args.stress,
     )
 
     def done(job: Job, rows: list[ComparisonRow]) -> None:
@@ -92,9 +110,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for name in params:
         console.print(f"noise {args.sigma:g} at {'every site' if name is None else f'every bootstrap of {name}'}")
         console.table(COMPARISON_HEADERS, [comparison_row(row) for row in rows if row.params == name])
-    parent = work.parent_perplexity()
-    console.print(f"the parent, exact: perplexity {parent:.3f}")
-    result = {"rows": [row.as_json() for row in rows], "sigma": args.sigma, "params": args.params, "parent": parent}
+    tables = {}
+    for name in params:
+        headers, body = comparison_summary([row for row in rows if row.params == name])
+        tables[name or "sites"] = {"headers": headers, "rows": body}
+    result = {"rows": [row.as_json() for row in rows], "sigma": args.sigma, "params": args.params, "tables": tables}
     write_json(args.out / "compare.json", "heatfhe-comparison", 2, result)
     with atomic_write(args.out / "compare.md") as f:
         f.write("\n".join(comparison_markdown([row for row in rows if row.params == name]) for name in params).encode())

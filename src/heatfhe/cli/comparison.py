@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatfhe.circuit import Circuit
-from heatfhe.cli.model_source import NOISE_SET, carried_in, load_text, model_folder
+from heatfhe.cli.model_source import NOISE_SET, carried_in, load_text, model_folder, prices_in
 from heatfhe.errors import ConfigError
-from heatfhe.evaluation import ComparisonRow, compare_circuit
+from heatfhe.evaluation import ComparisonRow, compare_circuit, plaintext_row
 from heatfhe.files import json_digest, read_json, write_json
 from heatfhe.models import encoder
 from heatfhe.planning import preset as parameter_set
@@ -29,30 +29,41 @@ from heatfhe.progress import SILENT, Reporter
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
 
+    from heatfhe.planning import IterationPrices
     from heatfhe.training import Recipe
 
 KIND = "heatfhe-compared"
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
+RULES = ("per-site", "joint")
+TRANSPLANT = "transplant"
+STRESSED = 8  # odd windows of each kind
 Done = Callable[["Job", list[ComparisonRow]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One row: the parent calibrated at ``tolerance``, or a ``recipe`` trained.
+    """One row. ``kind`` says how its circuit comes about, by a method of Comparison (``MAKERS``):
 
-    ``after`` names the job whose total this one's hand-cut counts are cut to.
+    ``plaintext``   the parent itself, without a circuit.
+    ``calibrated``  the parent at ``tolerance``, by ``rule``.
+    ``trained``     a ``recipe``; hand-cut ones have the total of the row ``after``.
+    ``transplant``  the counts of the first row ``after`` in the circuit of the second.
+
+    ``after`` names the rows that must be there first.
     """
 
     name: str
     solver: str
+    kind: str = "trained"
     tolerance: float = 0.0
+    rule: str = "per-site"
     recipe: Recipe | None = None
-    after: str | None = None
+    after: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
         """Its place in the run folder."""
-        return self.name.replace(" ", "-")
+        return _folder(self.name)
 
     @property
     def cost(self) -> int:
@@ -63,11 +74,18 @@ class Job:
         return sum(p.updates * p.tokens_per_update * (2 if p.halting == "soft" else 1) for p in phases)
 
 
-def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+def _folder(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def make_jobs(
+    base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequence[int], rules: Sequence[str] = RULES
+) -> list[Job]:
     """Every row in the table's order; a preset is ``NAME`` or ``NAME:SOLVER``. A wrong name fails here, not later.
 
     ``base`` gives the recipe for a solver. Hand-cut counts wait for the row of learned ones, unless the recipe itself
-    says what they add up to.
+    says what they add up to. ``transplant`` makes two rows: the learned counts in the squeezed and in the calibrated
+    parent's circuit.
     """
     from heatfhe.training import ablation
 
@@ -75,6 +93,9 @@ def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequ
     for name, _, solver in (p.partition(":") for p in presets):
         solver = solver or "plain"
         solvers.append(solver)
+        if name == TRANSPLANT:
+            jobs += [job for seed in seeds for job in _transplants(solver, seed)]
+            continue
         for seed in seeds:
             made = replace(ablation(name, base(solver)), seed=seed)
             jobs.append(Job(name=f"{name} {solver} seed {seed}", solver=solver, recipe=made))
@@ -82,9 +103,35 @@ def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequ
     for i, job in enumerate(jobs):
         learned = job.name.replace("fixed-counts", "heat")
         if learned != job.name and learned in known and job.recipe is not None and not job.recipe.fixed_total:
-            jobs[i] = replace(job, after=learned)
-    kinds = [(s, t) for s in dict.fromkeys(solvers) for t in TOLERANCES]
-    return [Job(name=f"calibrated {t:.0e} {s}", solver=s, tolerance=t) for s, t in kinds] + jobs
+            jobs[i] = replace(job, after=(learned,))
+    if unknown := set(rules) - set(RULES):
+        raise ConfigError(f"unknown rule {sorted(unknown)[0]!r}; have: {', '.join(RULES)}")
+    calibrated = [
+        Job(name=_calibrated(t, s, r), solver=s, kind="calibrated", tolerance=t, rule=r)
+        for s in dict.fromkeys(solvers)
+        for r in rules
+        for t in TOLERANCES
+    ]
+    found = [Job(name="plaintext", solver="plain", kind="plaintext"), *calibrated, *jobs]
+    names = {job.name for job in found}
+    for job in found:
+        if absent := [name for name in job.after if name not in names]:
+            raise ConfigError(f"{job.name}: needs the row {absent[0]!r}; add it to --presets")
+    return found
+
+
+def _calibrated(tolerance: float, solver: str, rule: str = "per-site") -> str:
+    return f"calibrated {tolerance:.0e} {solver}" + (f" {rule}" if rule != "per-site" else "")
+
+
+def _transplants(solver: str, seed: int) -> list[Job]:
+    """HEAT's counts where weights did not learn with them."""
+    learned, end = f"heat {solver} seed {seed}", f"{solver} seed {seed}"
+    parents = {"squeezed": f"squeezed {end}", "calibrated": _calibrated(TOLERANCES[-1], solver)}
+    return [
+        Job(name=f"{TRANSPLANT}-{where} {end}", solver=solver, kind=TRANSPLANT, after=(learned, parent))
+        for where, parent in parents.items()
+    ]
 
 
 def _end_with(parent: int, stop: Event) -> None:
@@ -114,6 +161,7 @@ class Comparison:
     windows: int = 32
     sigma: float = 1.7e-4
     params: tuple[str | None, ...] = (None,)
+    stressed: int = STRESSED
 
     def run(
         self, jobs: Sequence[Job], *, processes: int = 1, done: Done, reporter: Reporter = SILENT
@@ -126,14 +174,15 @@ class Comparison:
         return [row for job in jobs for row in found[job.name]]
 
     def _alone(self, jobs: Sequence[Job], reporter: Reporter) -> Iterator[tuple[Job, list[ComparisonRow]]]:
-        for job in sorted(jobs, key=lambda job: job.after is not None):
+        for job in sorted(jobs, key=lambda job: bool(job.after)):
             yield job, self.do(job, reporter)
 
     def _together(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[ComparisonRow]]]:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = "1"
-        waiting = [job for job in jobs if job.after is not None]
-        first = sorted((job for job in jobs if job.after is None), key=lambda job: -job.cost)
+        waiting = [job for job in jobs if job.after]
+        first = sorted((job for job in jobs if not job.after), key=lambda job: -job.cost)
+        ended: set[str] = set()
         context = get_context("spawn")
         stop = context.Event()
         pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(os.getpid(), stop))
@@ -143,7 +192,9 @@ class Comparison:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
                     yield job, future.result()
-                    running |= {pool.submit(self.do, other): other for other in waiting if other.after == job.name}
+                    ended.add(job.name)
+                    ready = [other for other in waiting if job.name in other.after and ended >= set(other.after)]
+                    running |= {pool.submit(self.do, other): other for other in ready}
         except BaseException:  # Ctrl-C, or a row that failed: nothing goes on behind the back of who asked for it
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -152,13 +203,19 @@ class Comparison:
 
     def do(self, job: Job, reporter: Reporter = SILENT) -> list[ComparisonRow]:
         """A job's rows, one per parameter set: read where they are kept, else made now."""
-        if job.after is not None and job.recipe is not None:
-            counts = Circuit.load(self.out / job.after.replace(" ", "-") / "circuit").calibration.iterations()
+        if job.kind == "plaintext":
+            return [self._plaintext(job, name) for name in self.params]
+        if job.after and job.recipe is not None:
+            counts = self._circuit_of(job.after[0]).calibration.iterations()
             job = replace(job, recipe=replace(job.recipe, fixed_total=sum(counts.values())))
         place = self.out / job.folder
         noisy = [self.noise_set] if job.recipe and job.recipe.noise else []
         recipe = job.recipe.as_json() if job.recipe else None
-        mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy])
+        more = [job.rule] if job.rule != "per-site" else []
+        more += [self._circuit_of(name).digest for name in job.after if job.kind == TRANSPLANT]
+        if job.recipe and job.recipe.price_share:
+            more.append(self.prices(self.base.context).name)
+        mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy, *more])
         seconds = self._make(job, place, mark, reporter)
         circuit = Circuit.load(place / "circuit")
         return [self._measured(job, circuit, place, name, seconds) for name in self.params]
@@ -171,20 +228,42 @@ class Comparison:
             if body["mark"] != mark:
                 raise ConfigError(f"{place}: was made from another model, text or recipe; give another folder with -o")
             return float(body["seconds"])
-        seconds = self._calibrate(job, place, reporter) if job.recipe is None else self._train(job, place, reporter)
+        seconds = MAKERS[job.kind](self, job, place, reporter)
         write_json(note, KIND, 2, {"mark": mark, "seconds": seconds})
         return seconds
 
     def _measured(self, job: Job, circuit: Circuit, place: Path, name: str | None, seconds: float) -> ComparisonRow:
         note = place / f"measured-{name or 'sites'}.json"
         held_out = hashlib.sha256(self.held_out.rows.tobytes()).hexdigest()
-        mark = json_digest([circuit.digest, held_out, self.sigma, name])
+        mark = json_digest([circuit.digest, held_out, self.sigma, name, self.stressed])
         if note.exists() and (body := read_json(note, KIND, (2,)))["mark"] == mark:
             return ComparisonRow.from_json(body["row"])
         params = None if name is None else parameter_set(name)
-        row = compare_circuit(job.name, circuit, self.held_out.rows, self.sigma, params=params, seconds=seconds)
+        options: dict[str, Any] = {"params": params, "seconds": seconds, "stressed": self.stressed}
+        row = compare_circuit(job.name, circuit, self.held_out.rows, self.sigma, **options)
         write_json(note, KIND, 2, {"mark": mark, "row": row.as_json()})
         return row
+
+    def _plaintext(self, job: Job, name: str | None) -> ComparisonRow:
+        """The parent with exact nonlinearities, on the held-out windows."""
+        import torch
+
+        from heatfhe.sites import prepare
+        from heatfhe.training import window_losses
+
+        rows = torch.from_numpy(self.held_out.rows)
+        loss = window_losses(prepare(copy.deepcopy(self.parent)), rows, 8, "exact")
+        return replace(plaintext_row(job.name, math.exp(float(loss.mean())), len(rows)), params=name)
+
+    def _circuit_of(self, row: str) -> Circuit:
+        return Circuit.load(self.out / _folder(row) / "circuit")
+
+    def _transplant(self, job: Job, place: Path, reporter: Reporter) -> float:
+        """Counts that were learned with other weights, in a circuit that did not."""
+        learned, parent = map(self._circuit_of, job.after)
+        moved = parent.calibration.with_counts(learned.calibration.counts())
+        replace(parent, calibration=moved, name=job.name).save(place / "circuit")
+        return 0.0
 
     def _calibrate(self, job: Job, place: Path, reporter: Reporter) -> float:
         """The parent's own circuit at a tolerance."""
@@ -193,7 +272,7 @@ class Comparison:
         from heatfhe.sites import prepare
 
         prepared = prepare(copy.deepcopy(self.parent))
-        options = FitOptions(tolerance=job.tolerance, solver=job.solver, margin=self.base.margin)
+        options = FitOptions(tolerance=job.tolerance, solver=job.solver, margin=self.base.margin, rule=job.rule)
         fitted = fit_calibration(prepared.architecture, self.seen, options, reporter=reporter)
         export(prepared, fitted, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
         return 0.0
@@ -207,22 +286,18 @@ class Comparison:
         prepared = prepare(copy.deepcopy(self.parent))
         options: dict[str, Any] = {"held_out": self.held_out, "folder": place, "reporter": reporter}
         carried = carried_in(self.noise_set, prepared.architecture)
+        assert job.recipe is not None
+        options["prices"] = self.prices(job.recipe.context) if job.recipe.price_share else None
         trained = train(prepared, self.training, job.recipe, **options, carried=carried)
         export(prepared, trained.calibration, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
         return trained.seconds
 
-    def parent_perplexity(self) -> float:
-        """Perplexity of the model before any of it, exact, on the windows that the rows are measured on."""
-        import torch
-
+    def prices(self, context: int) -> IterationPrices:
+        """What iterations cost in plans for the first parameter set that is measured, made in this process."""
         from heatfhe.sites import prepare
 
-        prepared = prepare(copy.deepcopy(self.parent))
-        total = 0.0
-        for row in torch.from_numpy(self.held_out.rows):
-            logs = torch.log_softmax(prepared.logits(row[:-1], mode="exact").double(), dim=-1)
-            total -= float(logs.gather(1, row[1:, None]).mean())
-        return math.exp(total / len(self.held_out.rows))
+        chosen = next((name for name in self.params if name), None)
+        return prices_in(chosen, prepare(copy.deepcopy(self.parent)).architecture, context, processes=1)
 
     @property
     def noise_set(self) -> str:
@@ -271,3 +346,12 @@ class Comparison:
         encode, end = encoder(model_folder(self.model))
         first, last = load_text(self.text, self.model, encode, self.base.context, end).split(self.windows)
         return first, last
+
+
+Maker = Callable[[Comparison, Job, Path, Reporter], float]
+# How a circuit comes about, by the kind of its job; the seconds its training took. A search of counts is one more row.
+MAKERS: dict[str, Maker] = {
+    "calibrated": Comparison._calibrate,
+    "trained": Comparison._train,
+    TRANSPLANT: Comparison._transplant,
+}

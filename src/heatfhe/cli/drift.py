@@ -11,24 +11,32 @@ import numpy as np
 
 from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
+from heatfhe.cli import drift_by_value as drift_by_value_output
 from heatfhe.cli.bench_engine import add_device_argument
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_folder
 from heatfhe.engine import BootstrapNoise, Noise, NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import DRIFT_SEEDS as SEEDS
-from heatfhe.evaluation import Drift, drift, sample_windows
-from heatfhe.files import atomic_write
-from heatfhe.planning import ProgramName, plan, preset
+from heatfhe.evaluation import Drift, chosen_values, drift, drift_by_value, refreshed_values, sample_windows
+from heatfhe.files import atomic_write, write_json
+from heatfhe.planning import Plan, ProgramName, plan, preset
 
-HELP = "Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position."
+HELP = """Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position.
+
+--only leaves the noise out everywhere but in one family. --by-value makes every refreshed value noisy alone and ranks
+them by the KL each causes; it also shows the relative error of attention rows after each part of their softmax. It runs
+every value of every window under every seed: begin with few windows and positions, and keep what is done with -o."""
 EXAMPLES = (
     "  heat drift default default-calibrated --params insecure-native-12 --sigma 1e-6,1e-5 --figure drift.png\n"
     "  heat drift my-circuit --params insecure-openfhe-12 --noise noise.json\n"
     "  heat drift my-gpt2 --params native-16-r40 --device cuda --sigma 1e-7\n"
+    "  heat drift default default-calibrated --params insecure-paper-12 --only softmax\n"
+    "  heat drift default --params insecure-paper-12 --by-value --windows 4 --positions 32 -o out/drift\n"
 )
 WINDOWS, SMALL = 64, (2, 1)  # windows, and windows and seeds where a processor would need hours
 POSITIONS = 128
+INTERRUPTED = "start the same command again; with -o finished values are kept"
 LARGE = 1 << 12  # slots above which it would
 
 
@@ -51,12 +59,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=int, help=f"noise seeds the windows are run with (default {len(SEEDS)}; {SMALL[1]} where large)"
     )
+    parser.add_argument(
+        "--only", metavar="FAMILY[,FAMILY]",
+        help="noise in these alone: an operator of the plan (softmax, layernorm, linear, attention, gelu, ...) or a "
+        "kind of solver (norm_goldschmidt, norm_newton, softmax_init, softmax_refine)",
+    )  # fmt: skip
+    parser.add_argument("--by-value", action="store_true", help="every refreshed value noisy alone, ranked by its KL")
+    parser.add_argument(
+        "-o", "--out", type=Path, help="with --by-value: keep finished values here; the same command goes on from them"
+    )
     add_device_argument(parser, "where the clear engine runs: cpu (default) or cuda")
-    parser.add_argument("--figure", type=Path, metavar="PNG", help="draw KL by position (needs matplotlib)")
+    parser.add_argument(
+        "--figure", type=Path, metavar="PNG", help="draw KL by position, or by value (needs matplotlib)"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, run, print, draw."""
+    if args.out is not None and not args.by_value:
+        raise ConfigError("-o keeps the finished values of --by-value; give both or neither")
     params = preset(args.params)
     circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
     noises = _noises(args, params)
@@ -72,14 +93,21 @@ def run(args: argparse.Namespace, console: Console) -> int:
     else:
         windows = sample_windows(circuits[0], count, positions + 1, seed=args.seed)
     plans = [plan(c, params, programs=(ProgramName.LOGITS,), context=windows.shape[1] - 1) for c in circuits]
-    options: dict[str, Any] = {"seeds": seeds, "device": args.device, "reporter": console.reporter}
+    _check_family(args.only, circuits, plans)
+    options: dict[str, Any] = {
+        "seeds": seeds, "device": args.device, "reporter": console.reporter, "only": args.only,
+    }  # fmt: skip
+    size = f"{len(windows)} windows of {windows.shape[1] - 1} positions under {len(seeds)} seeds"
+    if args.by_value:
+        console.print(f"{size}, noise in one refreshed value of {params.name} at a time")
+        return _by_value(args, console, list(zip(plans, circuits)), windows, noises, options)
     found = [
         drift(made, circuit, windows, noise=noise, sigma=sigma, **options)
         for sigma, noise in noises
         for made, circuit in zip(plans, circuits)
     ]
-    size = f"{len(windows)} windows of {windows.shape[1] - 1} positions under {len(seeds)} seeds"
-    console.print(f"{size}, noise at every bootstrap of {params.name}")
+    where = "every bootstrap" if args.only is None else f"the bootstraps of {args.only}"
+    console.print(f"{size}, noise at {where} of {params.name}")
     quarters = ("KL, 1st quarter", "2nd", "3rd", "4th")
     console.table(
         ("circuit", "sigma", "bootstraps", *quarters, "top-1", "collapsed", "perplexity", "clear"),
@@ -89,6 +117,41 @@ def run(args: argparse.Namespace, console: Console) -> int:
         _draw(found, args.figure)
         console.print(f"wrote {args.figure}")
     console.json([d.as_json() for d in found])
+    return 0
+
+
+def _check_family(only: str | None, circuits: list[Circuit], plans: list[Plan]) -> None:
+    """Refuse a family that does not exist, or that none of the plans refreshes anything of, before any work."""
+    if only is None:
+        return
+    values = [refreshed_values(made, circuit.calibration) for made, circuit in zip(plans, circuits)]
+    if not any(chosen_values(v, only) for v in values):
+        have = sorted({word for part in values for v in part for word in (v.operator, v.family) if word})
+        raise ConfigError(f"--only {only}: these plans refresh nothing of it; they refresh {', '.join(have)}")
+
+
+def _by_value(
+    args: argparse.Namespace,
+    console: Console,
+    planned: list[tuple[Plan, Circuit]],
+    windows: Any,
+    noises: list[tuple[float, Noise]],
+    options: dict[str, Any],
+) -> int:
+    found = []
+    for sigma, noise in noises:
+        for made, circuit in planned:
+            one = drift_by_value(made, circuit, windows, noise=noise, sigma=sigma, folder=args.out, **options)
+            drift_by_value_output.show(one, console)
+            found.append(one)
+    if args.figure is not None:
+        drift_by_value_output.draw(found, args.figure)
+        console.print(f"wrote {args.figure}")
+    result = [one.as_json() for one in found]
+    if args.out is not None:
+        write_json(args.out / "by-value.json", "heatfhe-drift-by-value", 1, {"circuits": result})
+        console.print(f"wrote {args.out / 'by-value.json'}")
+    console.json(result)
     return 0
 
 

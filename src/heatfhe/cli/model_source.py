@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,14 @@ import numpy as np
 
 from heatfhe.assets import default_circuit, sampled_stories
 from heatfhe.circuit import Circuit
-from heatfhe.errors import DataError
+from heatfhe.errors import DataError, HeatError
 from heatfhe.models import model_folder as model_folder
 
 if TYPE_CHECKING:
     from heatfhe.models import Architecture
-    from heatfhe.planning import Carried
+    from heatfhe.planning import Carried, IterationPrices
 
+PLAN_SETS = ("insecure-native-12", "native-16-r40-lean")  # that price iterations, the first that holds a model
 NOISE_SET = "insecure-paper-12"  # the paper's window: the sizes at which training under noise meets it by default
 
 
@@ -36,6 +38,29 @@ def carried_in(params: str, architecture: Architecture) -> Carried:
     from heatfhe.planning import Carried, preset
 
     return Carried(architecture.stages, architecture.shape, preset(params))
+
+
+def prices_in(
+    params: str | None, architecture: Architecture, context: int, processes: int | None = None
+) -> IterationPrices:
+    """What iterations cost in plans for a parameter set; without a name, in those of the first that holds the model.
+
+    ``context`` counts the positions of a public prefix, too.
+    """
+    from heatfhe.planning import IterationPrices, Packing, preset
+
+    chosen = params or PLAN_SETS[0]
+    if params is None:
+        for chosen in PLAN_SETS:
+            try:
+                Packing(architecture.shape, preset(chosen).slots, context)
+                break
+            except HeatError:
+                continue
+    return IterationPrices(
+        stages=architecture.stages, shape=architecture.shape, params=preset(chosen), context=context,
+        processes=min(16, os.cpu_count() or 1) if processes is None else processes,
+    )  # fmt: skip
 
 
 def circuit_folder(name: str) -> Path:

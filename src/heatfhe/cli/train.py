@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import NOISE_SET, add_model, add_prefix, carried_in, load_text, model_folder
+from heatfhe.cli.model_source import (
+    NOISE_SET,
+    PLAN_SETS,
+    add_model,
+    add_prefix,
+    carried_in,
+    load_text,
+    model_folder,
+    prices_in,
+)
 from heatfhe.cli.provenance import RUN_FILE, RUN_KIND, RUN_VERSION, run_facts
 from heatfhe.errors import ConfigError
 from heatfhe.files import write_json
@@ -34,6 +43,7 @@ EXAMPLES = """  heat train default -o out/heat
   heat train my-gpt2 --text corpus.txt --also code.txt --also letters.txt -o out/heat
   heat train default --preset depth-only -o out/depth-only
   heat train openai-community/gpt2-large --text corpus.txt --recompute -o out/large
+  heat train default --preset plan-aware --plan-set insecure-native-12 -o out/plan-aware
   torchrun --nproc-per-node 2 -m heatfhe.cli train default -o out/heat
 """
 STRESSED = 8  # odd windows of each kind that a finished circuit is shown
@@ -60,13 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         default="heat",
-        help="heat (default), squeezed, depth-only, fixed-counts, control, control-distilled or noisy",
+        help="heat (default), squeezed, depth-only, fixed-counts, control, control-distilled, plan-aware or noisy",
     )
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain", help="default plain")
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
     parser.add_argument(
         "--noise-set", default=NOISE_SET, metavar="NAME",
         help=f"parameter set at whose sizes values meet that noise (default {NOISE_SET}, the paper's window)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plan-set", metavar="NAME",
+        help="parameter set whose plans say what iterations cost, for --preset plan-aware (default: "
+        f"{PLAN_SETS[0]}, or {PLAN_SETS[1]} for a model that does not fit it)",
     )  # fmt: skip
     parser.add_argument("--margin", type=float, help="widen each domain by this factor (default: the recipe's)")
     parser.add_argument(
@@ -129,7 +144,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         with _finish_the_update(console) as stop:
             options: dict[str, Any] = {"held_out": held_out, "folder": args.out, "reporter": console.reporter}
             carried = carried_in(args.noise_set, prepared.architecture)
-            trained = train(prepared, training, chosen, **options, stop=stop, shard=args.shard, carried=carried)
+            told = (args.plan_set, prepared.architecture, public + chosen.context)
+            prices = prices_in(*told) if chosen.price_share else None
+            options |= {"carried": carried, "prices": prices}
+            trained = train(prepared, training, chosen, **options, stop=stop, shard=args.shard)
     except Stopped:
         console.print(f"stopped; the same command goes on from {args.out / 'checkpoint'}")
         return 130

@@ -4,10 +4,13 @@
 from typing import TYPE_CHECKING
 
 from heatfhe.doors import lazy_names
+from heatfhe.evaluation.by_value import ByValue, RowError, ValueDrift, drift_by_value
 from heatfhe.evaluation.compare import HEADERS as COMPARISON_HEADERS
 from heatfhe.evaluation.compare import Row as ComparisonRow
 from heatfhe.evaluation.compare import markdown as comparison_markdown
 from heatfhe.evaluation.compare import measure as compare_circuit
+from heatfhe.evaluation.compare import plaintext_row
+from heatfhe.evaluation.compare import summary as comparison_summary
 from heatfhe.evaluation.compare import table_row as comparison_row
 from heatfhe.evaluation.drift import SEEDS as DRIFT_SEEDS
 from heatfhe.evaluation.drift import Drift, drift, sample_windows
@@ -36,6 +39,7 @@ from heatfhe.evaluation.scorers import (
 from heatfhe.evaluation.spread import spread
 from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
 from heatfhe.evaluation.stress import Stress, stress_circuit, stress_prepared, stress_rows, text_rows
+from heatfhe.evaluation.values import Refreshed, chosen_values, refreshed_values
 
 # The harness is an extra: only for those who use it.
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ __all__ = [
     "DRIFT_SEEDS",
     "NEAR_TIE",
     "STRESS_HEADERS",
+    "ByValue",
     "CircuitScorer",
     "ComparisonRow",
     "Drift",
@@ -59,17 +64,23 @@ __all__ = [
     "Likelihood",
     "PlanScorer",
     "PreparedScorer",
+    "Refreshed",
+    "RowError",
     "Scorer",
     "Stress",
     "TaskModel",
     "TextScore",
+    "ValueDrift",
+    "chosen_values",
     "compare_circuit",
     "comparison_markdown",
     "comparison_row",
+    "comparison_summary",
     "cross_entropy",
     "decode_windows",
     "diverged",
     "drift",
+    "drift_by_value",
     "evaluate",
     "fidelity",
     "free_running",
@@ -80,6 +91,8 @@ __all__ = [
     "log_softmax",
     "noise_tap",
     "perplexity",
+    "plaintext_row",
+    "refreshed_values",
     "sample_windows",
     "spread",
     "stress_circuit",

@@ -17,6 +17,7 @@ from heatfhe.ckks import Params
 from heatfhe.engine import BootstrapNoise
 from heatfhe.evaluation.drift import drift
 from heatfhe.evaluation.noisy import under_noise
+from heatfhe.evaluation.stress import stress_circuit, stress_rows
 from heatfhe.files import existing, plain
 from heatfhe.planning import ProgramName, plan
 from heatfhe.records import FAMILIES
@@ -28,7 +29,9 @@ class Row:
 
     ``levels`` are those its solvers spend. With ``params`` the circuit was planned: ``bootstraps`` are those of one
     token up to its logits, and the noise entered at each of them. Without, it entered at every site's input and output.
-    ``seconds`` is how long its training took.
+    ``transformer_seconds`` are what the plan predicts up to the logits; ``token_bootstraps`` and ``token_seconds``
+    those of a generated token, its argmax included. ``stressed`` windows that no text looks like were run, ``stray`` of
+    them diverged. ``seconds`` is how long its training took. The parent in plaintext has no iterations, and no noise.
     """
 
     name: str
@@ -43,6 +46,11 @@ class Row:
     bootstraps: int | None = None
     params: str | None = None
     seconds: float = 0.0
+    transformer_seconds: float | None = None
+    token_bootstraps: int | None = None
+    token_seconds: float | None = None
+    stray: int | None = None
+    stressed: int | None = None
 
     @property
     def total(self) -> int:
@@ -56,14 +64,14 @@ class Row:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Row:
         """Inverse of as_json."""
-        missing = {k: math.nan for k in ("perplexity", "noisy_perplexity", "kl") if body[k] is None}
+        missing = {k: math.nan for k in ("perplexity", "noisy_perplexity", "kl", "top1") if body[k] is None}
         return cls(**{**body, **missing})
 
 
 HEADERS = (
     *("circuit", "it/fwd"),
     *(f"{family.split('_')[0][:4]}-{FAMILIES[family].suffix[:6]}" for family in FAMILIES),
-    *("levels", "bts", "ppl", "ppl noisy", "KL", "top-1 %", "collapsed"),
+    *("levels", "bts", "s", "bts/tok", "s/tok", "coll.", "top-1 %", "ppl noisy", "ppl", "KL", "stray"),
 )
 
 
@@ -81,17 +89,32 @@ def measure(
     seed: int = 0,
     params: Params | None = None,
     seconds: float = 0.0,
+    stressed: int = 0,
 ) -> Row:
     """Measure a circuit on held-out windows (W, positions + 1), clear and with noise of standard deviation sigma.
 
     With ``params`` the circuit is planned and the noise enters at every bootstrap of the plan, in every slot.
+    ``stressed`` odd windows of each kind are run in the clear, made from the held-out ones.
     """
+    planned: dict[str, Any] = {}
     if params is None:
-        found, bootstraps = under_noise(circuit, windows, sigma, seed=seed), None
+        found = under_noise(circuit, windows, sigma, seed=seed)
     else:
         made = plan(circuit, params, programs=(ProgramName.LOGITS,))
         drifted = drift(made, circuit, windows, noise=BootstrapNoise(sigma=sigma), seeds=(seed,))
-        found, bootstraps = drifted.fidelity, drifted.bootstraps
+        found = drifted.fidelity
+        planned = {
+            "bootstraps": drifted.bootstraps,
+            "transformer_seconds": made.program(ProgramName.LOGITS).predicted_seconds,
+            "params": params.name,
+        }
+        if circuit.calibration.argmax is not None:
+            whole = plan(circuit, params, programs=(ProgramName.GENERATE,)).program(ProgramName.GENERATE)
+            planned |= {"token_bootstraps": len(whole.bootstraps()), "token_seconds": whole.predicted_seconds}
+    if stressed:
+        odd = stress_rows(windows[:, :-1], circuit.shape.vocabulary, windows.shape[1] - 1, stressed)
+        kinds = stress_circuit(circuit, odd)
+        planned |= {"stray": sum(s.diverged for s in kinds), "stressed": sum(s.windows for s in kinds)}
     iterations = circuit.calibration.iterations()
     return Row(
         name=name,
@@ -103,23 +126,44 @@ def measure(
         top1=found.top1,
         collapsed=found.collapsed,
         windows=found.windows,
-        bootstraps=bootstraps,
-        params=None if params is None else params.name,
         seconds=seconds,
+        **planned,
     )
+
+
+def plaintext_row(name: str, perplexity: float, windows: int) -> Row:
+    """The parent with exact nonlinearities: nothing to count, to plan or to make noisy."""
+    return Row(
+        name=name, iterations=dict.fromkeys(FAMILIES, 0), levels=0, perplexity=perplexity, noisy_perplexity=math.nan,
+        kl=math.nan, top1=math.nan, collapsed=0, windows=windows,
+    )  # fmt: skip
 
 
 def table_row(row: Row) -> tuple[Any, ...]:
     """A row as the table prints it."""
+    stray = "-" if row.stray is None else f"{row.stray}/{row.stressed}"
     return (
-        *(row.name, row.total, *row.iterations.values(), row.levels, "-" if row.bootstraps is None else row.bootstraps),
-        *(f"{row.perplexity:.3f}", f"{row.noisy_perplexity:.3f}", f"{row.kl:.2e}"),
-        *(f"{100 * row.top1:.1f}", f"{row.collapsed}/{row.windows}"),
+        *(row.name, row.total, *row.iterations.values(), row.levels, _cell(row.bootstraps)),
+        *(_cell(row.transformer_seconds, ".3g"), _cell(row.token_bootstraps), _cell(row.token_seconds, ".3g")),
+        *(f"{row.collapsed}/{row.windows}", _cell(100 * row.top1, ".1f"), _cell(row.noisy_perplexity, ".3f")),
+        *(_cell(row.perplexity, ".3f"), _cell(row.kl, ".2e"), stray),
     )
 
 
+def _cell(value: float | None, form: str = "d") -> str:
+    return "-" if value is None or math.isnan(value) else format(value, form)
+
+
 def markdown(rows: Sequence[Row]) -> str:
-    """A table of the mean over seeds, and where seeds differ their least and largest; ratios to both calibrations."""
+    """The summary as a table of Markdown."""
+    headers, body = summary(rows)
+    lines = [f"| {' | '.join(headers)} |", "|---" * len(headers) + "|", *(f"| {' | '.join(cells)} |" for cells in body)]
+    return "\n".join(lines) + "\n"
+
+
+def summary(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells of the mean over seeds, and where seeds differ their least and largest; ratios to both
+    calibrations."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(re.sub(r" seed \d+$", "", row.name), []).append(row)
@@ -131,7 +175,10 @@ def markdown(rows: Sequence[Row]) -> str:
         **{words: _of_family(family) for family, words in FAMILY_COLUMNS.items()},
         **{f"fewer than calibrated 1e-4, {s}": _ratio_to(p[0].total) for s, p in parents.items() if p},
         "levels": lambda r: r.levels,
-        "bootstraps": lambda r: math.nan if r.bootstraps is None else r.bootstraps,
+        "bootstraps": lambda r: _known(r.bootstraps),
+        "s": lambda r: _known(r.transformer_seconds),
+        "bootstraps/token": lambda r: _known(r.token_bootstraps),
+        "s/token": lambda r: _known(r.token_seconds),
         "perplexity": lambda r: r.perplexity,
         "to control, %": lambda r: 100 * (r.perplexity / control.get(_seed(r), mean) - 1),
         "under noise": lambda r: r.noisy_perplexity,
@@ -139,12 +186,17 @@ def markdown(rows: Sequence[Row]) -> str:
         "top-1, %": lambda r: 100 * r.top1,
         "training, s": lambda r: r.seconds or math.nan,
     }
-    lines = [f"| circuit | {' | '.join(columns)} | collapsed |", "|---" * (len(columns) + 2) + "|"]
+    body = []
     for name, group in groups.items():
         cells = [_mean([value(row) for row in group]) for value in columns.values()]
+        stray = f"{sum(r.stray or 0 for r in group)}/{sum(r.stressed or 0 for r in group)}"
         collapsed = f"{sum(r.collapsed for r in group)}/{sum(r.windows for r in group)}"
-        lines.append(f"| {name} | {' | '.join(cells)} | {collapsed} |")
-    return "\n".join(lines) + "\n"
+        body.append([name, *cells, stray if group[0].stressed else "-", collapsed])
+    return ["circuit", *columns, "odd windows astray", "collapsed"], body
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 FAMILY_COLUMNS = {

@@ -18,6 +18,8 @@ from heatfhe.circuit import Circuit, embed, forward
 from heatfhe.engine import BootstrapNoise, ClearEngine, Noise, run
 from heatfhe.errors import ConfigError, EngineError, PlanError
 from heatfhe.evaluation.fidelity import Fidelity, Scores, diverged, log_softmax
+from heatfhe.evaluation.noise_rows import Chosen
+from heatfhe.evaluation.values import chosen_values, refreshed_values
 from heatfhe.planning import Plan, ProgramName
 from heatfhe.progress import SILENT, Reporter
 
@@ -33,8 +35,9 @@ BATCH = 8  # windows at a time in circuit.run
 class Drift:
     """Fidelity of one plan under noise at each of its bootstraps, over all windows under each seed's noise.
 
-    ``collapsed_by_position`` is the share of them that have diverged at each position; ``bootstraps`` how many one
-    token runs; ``sigma`` the noise on one slot of a value of size one.
+    ``collapsed_by_position`` is the share of them that have diverged at each position; ``bootstraps`` how many of one
+    token are noisy, all of them or those of the families ``only``; ``sigma`` the noise on one slot of a value of size
+    one.
     """
 
     name: str
@@ -43,10 +46,11 @@ class Drift:
     seeds: tuple[int, ...]
     fidelity: Fidelity
     collapsed_by_position: tuple[float, ...]
+    only: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        own = {k: getattr(self, k) for k in ("name", "bootstraps", "sigma")}
+        own = {k: getattr(self, k) for k in ("name", "bootstraps", "sigma", "only")}
         return {
             **own,
             "seeds": list(self.seeds),
@@ -69,37 +73,32 @@ def drift(
     noise: Noise,
     sigma: float | None = None,
     seeds: Sequence[int] = SEEDS,
+    only: str | None = None,
     device: str = "cpu",
     reporter: Reporter = SILENT,
 ) -> Drift:
     """Teacher-forced logits of windows (W, P + 1), noise at every bootstrap, against the circuit's own clear ones.
 
     ``noise`` is a BootstrapNoise, or what a table measured on a real engine gives; ``sigma`` is kept for show, and
-    needed for the latter. A plan that is wrong without any noise is refused. ``device`` is the clear engine's.
+    needed for the latter. ``only`` leaves the noise out everywhere but in some families (``values.chosen_values``). A
+    plan that is wrong without any noise is refused. ``device`` is the clear engine's.
     """
     if sigma is None:
         if not isinstance(noise, BootstrapNoise):
             raise ConfigError("measured noise has no one standard deviation: pass sigma, the one to show")
         sigma = noise.sigma
-    if windows.ndim != 2 or windows.shape[1] < 2:
-        raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
-    tokens, targets = windows[:, :-1], windows[:, 1:]
-    if tokens.shape[1] > plan.context:
-        raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
     if not seeds:
         raise ConfigError("noise needs at least one seed")
-    with np.errstate(over="ignore", invalid="ignore"):
-        clear = np.concatenate([circuit.run(tokens[i : i + BATCH]) for i in range(0, len(tokens), BATCH)])
-    largest = circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
-    engine = ClearEngine(plan.params, lenient=True, device=device)
-    sound = np.flatnonzero(~diverged(clear, largest).any(axis=1))[:CHECKED]
-    if len(sound):
-        check_plan(plan, circuit, engine, tokens[sound], clear[sound])
-    engine.strict = False
+    clear, largest = clear_logits(plan, circuit, windows)
+    tokens, targets = windows[:, :-1], windows[:, 1:]
+    engine = checked_engine(plan, circuit, tokens, clear, largest, device)
+    values = refreshed_values(plan, circuit.calibration) if only is not None else ()
+    chosen = chosen_values(values, only)
+    steps = {v.step for v in values if v.number in chosen}
     groups = []
     reporter.start(circuit.name, len(seeds) * tokens.shape[1])
-    engine.noise = noise
     for seed in seeds:
+        engine.noise = noise if only is None else Chosen(noise, chosen, len(values), seed)
         engine.rng, columns = np.random.default_rng(seed), []
         for position, row in enumerate(_logits(plan, circuit, engine, tokens)):
             columns.append(Scores.of(clear[:, position], row, targets[:, position], largest=largest))
@@ -109,12 +108,37 @@ def drift(
     scores = Scores.stack(groups, axis=0)
     return Drift(
         name=circuit.name,
-        bootstraps=len(plan.program(ProgramName.LOGITS).bootstraps()),
+        bootstraps=len(plan.program(ProgramName.LOGITS).bootstraps() if only is None else steps),
+        only=only,
         sigma=sigma,
         seeds=tuple(seeds),
         fidelity=scores.fidelity(),
         collapsed_by_position=tuple(float(v) for v in scores.bad.mean(axis=0)),
     )
+
+
+def clear_logits(plan: Plan, circuit: Circuit, windows: Tokens) -> tuple[Logits, float]:
+    """The circuit's own logits (W, P, V) of windows (W, P + 1) that fit the plan, and the largest of calibration."""
+    if windows.ndim != 2 or windows.shape[1] < 2:
+        raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
+    tokens = windows[:, :-1]
+    if tokens.shape[1] > plan.context:
+        raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        clear = np.concatenate([circuit.run(tokens[i : i + BATCH]) for i in range(0, len(tokens), BATCH)])
+    return clear, circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
+
+
+def checked_engine(
+    plan: Plan, circuit: Circuit, tokens: Tokens, clear: Logits, largest: float, device: str
+) -> ClearEngine:
+    """An engine to be made noisy, after the plan was checked on it, on windows whose logits are sound in the clear."""
+    engine = ClearEngine(plan.params, lenient=True, device=device, rng=np.random.default_rng(0))
+    sound = np.flatnonzero(~diverged(clear, largest).any(axis=1))[:CHECKED]
+    if len(sound):
+        check_plan(plan, circuit, engine, tokens[sound], clear[sound])
+    engine.strict = False
+    return engine
 
 
 def check_plan(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens, clear: Logits) -> None:

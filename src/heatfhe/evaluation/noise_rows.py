@@ -7,15 +7,15 @@ Texts: one, as a sequence of tokens, or W of equal length, (W, P), as one batch;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import ClearEngine, run
+from heatfhe.engine import ClearEngine, Noise, run
 from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, ProgramName
 
@@ -36,11 +36,54 @@ class RowNoise:
         if not self.sigmas or min(self.sigmas) < 0:
             raise ConfigError("a row's noise is a standard deviation of zero or more, one for each row")
 
+    @property
+    def rows(self) -> int:
+        """A row for each."""
+        return len(self.sigmas)
+
     def __call__(self, values: Real, bound: float, rng: np.random.Generator) -> Real:
         if values.ndim < 2 or len(values) != len(self.sigmas):
             raise ConfigError(f"values of shape {values.shape} do not have the {len(self.sigmas)} rows of this noise")
         sigmas = np.array(self.sigmas).reshape(-1, *(1,) * (values.ndim - 1))
         return np.asarray(sigmas * max(1.0, bound) * rng.standard_normal(values.shape))
+
+
+@dataclass
+class Chosen:
+    """A noise at some of the values that a program refreshes, by their numbers, and at no other.
+
+    It counts the refreshes it is asked for, which come in the same order at every token, and has random numbers of its
+    own: what one row meets does not depend on which rows run beside it.
+    """
+
+    noise: Noise
+    numbers: Collection[int]
+    total: int
+    seed: int | Sequence[int] = 0
+    asked: int = 0
+    rng: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def __call__(self, values: Real, bound: float, rng: np.random.Generator) -> Real:
+        number, self.asked = self.asked % self.total, self.asked + 1
+        return self.noise(values, bound, self.rng) if number in self.numbers else np.zeros_like(values)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseByRow:
+    """Each row its own noise."""
+
+    parts: tuple[Chosen, ...]
+
+    @property
+    def rows(self) -> int:
+        """One for each noise."""
+        return len(self.parts)
+
+    def __call__(self, values: Real, bound: float, rng: np.random.Generator) -> Real:
+        return np.stack([part(row, bound, rng) for part, row in zip(self.parts, values, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +104,25 @@ def noisy_engine(
 
 def logit_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Texts) -> list[Real]:
     """Logits (R, [W,] V) after each of the tokens."""
-    answers = run(plan, circuit, engine, _inputs(plan, circuit, engine, tokens), program=ProgramName.LOGITS)
+    answers = run(plan, circuit, engine, row_inputs(plan, circuit, engine, tokens), program=ProgramName.LOGITS)
     return [plan.packing.unpack_vocabulary([engine.read(p) for p in parts]) for parts in answers]
 
 
 def free_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, prompt: Texts, count: int) -> FreeRows:
     """Tokens generated after a prompt, each row fed back its own; the argmax runs as planned."""
     tokens, leaders = [], []
-    for parts in run(plan, circuit, engine, _inputs(plan, circuit, engine, prompt), count=count):
+    for parts in run(plan, circuit, engine, row_inputs(plan, circuit, engine, prompt), count=count):
         rows = plan.packing.unpack_vocabulary([engine.read(p) for p in parts])
         tokens.append(rows.argmax(axis=-1))
         leaders.append(rows.max(axis=-1))
     return FreeRows(np.stack(tokens, axis=-1), np.stack(leaders, axis=-1))
 
 
-def _inputs(plan: Plan, circuit: Circuit, engine: ClearEngine, texts: Texts) -> Iterator[list[Any]]:
-    if not isinstance(engine.noise, RowNoise):
+def row_inputs(plan: Plan, circuit: Circuit, engine: ClearEngine, texts: Texts) -> Iterator[list[Any]]:
+    """The inputs of each token, the same in every row of the engine's noise."""
+    rows = getattr(engine.noise, "rows", None)
+    if rows is None:
         raise ConfigError("the engine has no rows of noise: make it with noisy_engine")
     for column in np.asarray(texts).T:
         slots = plan.packing.pack_residual(circuit.folded.token[column])
-        yield [engine.value(np.broadcast_to(slots, (len(engine.noise.sigmas), *slots.shape)))]
+        yield [engine.value(np.broadcast_to(slots, (rows, *slots.shape)))]

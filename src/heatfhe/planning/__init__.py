@@ -11,6 +11,7 @@ from heatfhe.planning.pack import LinearMap, Packing, Vector
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.placement import ALGORITHMS, Placement, Rules, check, place
 from heatfhe.planning.plan import Plan, default_cost, plan
+from heatfhe.planning.prices import IterationPrices
 from heatfhe.planning.program import Port, Program, ProgramName, Step
 from heatfhe.planning.programs import record
 from heatfhe.planning.show import bars as tally_bars
@@ -31,6 +32,7 @@ __all__ = [
     "Given",
     "Graph",
     "Instruction",
+    "IterationPrices",
     "LinearMap",
     "Load",
     "OperatorTally",

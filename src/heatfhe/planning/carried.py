@@ -21,7 +21,7 @@ Factor = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Model:
+class Model:
     """What scales look at of a circuit."""
 
     stages: Sequence[Stage]
@@ -43,7 +43,7 @@ class Carried:
         return self.params.name
 
     def __call__(self, calibration: Calibration) -> Mapping[str, Factor]:
-        found = scales(_Model(self.stages, self.shape, calibration), self.params.reach)
+        found = scales(Model(self.stages, self.shape, calibration), self.params.reach)
         out: dict[str, Factor] = {}
         for stage in self.stages:
             if isinstance(stage, Norm):

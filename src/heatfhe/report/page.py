@@ -64,6 +64,7 @@ def _sections(found: Material, versions: Sequence[tuple[str, str]], commands: Se
     yield Section("compare", "Side by side", _side_by_side(found))
     seen = "".join(_demo(d, i) for i, d in enumerate(found.demos))
     yield Section("server", "What the server saw, and what the client saw", seen)
+    yield Section("comparison", "Every way to a circuit", "".join(map(_comparison, found.comparisons)))
     if found.circuits:
         body = _figures([charts.iterations(found.circuits), charts.depth_map(found.circuits)])
         yield Section("iterations", "Iterations and depth map", body)
@@ -185,6 +186,16 @@ def _tiles(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         out += f'<span class="what">{escape(what)}</span></li>'
     names = first[0] if len(rows) == 1 else f"{first[0]} → {last[0]}"
     return f'<p>{escape(str(names))}</p><ul class="tiles">{out}</ul>'
+
+
+def _comparison(body: dict[str, Any]) -> str:
+    """The tables of heat compare, one for each place where noise entered."""
+    out = ""
+    for where, part in body.get("tables", {}).items():
+        place = "every site" if where == "sites" else f"every bootstrap of {where}"
+        note = f"Noise of {body['sigma']:g} at {place}; means over seeds, and where they differ the least and largest."
+        out += f"<p>{escape(note)}</p>" + table(part["headers"], part["rows"], label="Comparison")
+    return out
 
 
 def _evaluations(found: Material) -> str:

@@ -64,8 +64,7 @@ def _compared(body: dict[str, Any]) -> list[Row]:
     where = body.get("params") or "every site"
     windows = next((r["windows"] for r in body["rows"]), 0)
     on = f"{windows} held-out windows of heat compare, with noise {body['sigma']:g} at {where}"
-    if body.get("parent") is not None:
-        out.append(("parent, exact", body["parent"], None, on))
+    out += [("parent, exact", r["perplexity"], None, on) for r in body["rows"] if r["name"] == "plaintext"][:1]
     for words, pattern in COMPARED:
         group = [r for r in body["rows"] if re.fullmatch(rf"{pattern}(?: seed \d+)?", r["name"])]
         if group:

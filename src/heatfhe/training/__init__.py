@@ -2,7 +2,7 @@
 """HEAT fine-tuning: counts and weights learned together, in three phases. torch."""
 
 from heatfhe.training.data import Windows, cut, load_windows, pack, read_documents, windows_of
-from heatfhe.training.diagnose import Sizes, first_to_leave, noise_tap
+from heatfhe.training.diagnose import Prices, Sizes, first_to_leave, noise_tap
 from heatfhe.training.journal import read_log
 from heatfhe.training.loop import Stopped
 from heatfhe.training.losses import Terms, distillation_loss, task_loss, window_losses
@@ -16,6 +16,7 @@ __all__ = [
     "RECIPES",
     "Memory",
     "Phase",
+    "Prices",
     "Recipe",
     "Sizes",
     "Stopped",

@@ -2,7 +2,7 @@
 """An update on one GPU without waiting: a micro-batch is one CUDA graph, results are read once at the end.
 
 Shapes, counts and constants do not change within a phase, so forward, all losses and backward are captured once and
-replayed. What changes with an update comes in through buffers (windows, which of them are odd, prior, its weight).
+replayed. What changes with an update comes in through buffers (windows, which of them are odd, prior, its weights).
 Micro-batches with an odd window, few of all, have a graph of their own, in which the teacher runs too. Whether
 everything was finite stays on the device, where the optimizer looks it up.
 """
@@ -49,6 +49,7 @@ class CapturedBatch:
         halting = prepared.halting
         self._prior = halting.logits.new_zeros((len(halting.sites), halting.width + 1))
         self._weight = halting.logits.new_zeros(())
+        self._site_weights = halting.logits.new_ones(len(halting.sites))
         self.parameters = [p for p in prepared.parameters() if p.requires_grad]
         for p in self.parameters:
             p.grad = torch.zeros_like(p)
@@ -69,8 +70,9 @@ class CapturedBatch:
             self._step(mixed)
         return graph
 
-    def pull(self, log_prior: Tensor, weight: float) -> None:
-        """Set the prior of the next replays and the weight of the iteration loss."""
+    def pull(self, log_prior: Tensor, weight: float, site_weights: Tensor) -> None:
+        """Set the prior of the next replays and the weight of the iteration loss, whole and of each site."""
+        self._site_weights.copy_(site_weights.pin_memory(), non_blocking=True)
         self._prior.copy_(log_prior.pin_memory(), non_blocking=True)
         self._weight.fill_(weight)
 
@@ -112,7 +114,7 @@ class CapturedBatch:
         excess = torch.stack([t.float() for t in terms.values()]).sum() if terms else task.new_zeros(())
         loss, iterations = task + phase.lambda_range * excess, task.new_zeros(())
         if phase.halting == "soft":
-            iterations = prepared.halting.divergence(self._prior).mean()
+            iterations = (prepared.halting.divergence(self._prior) * self._site_weights).mean()
             loss = loss + self._weight * iterations
         (loss * self._share).backward()
         with torch.no_grad():

@@ -38,7 +38,8 @@ class Position:
 
     ``update`` counts within the phase, ``step`` over the whole run, ``rows`` the windows consumed; ``entered`` says
     that the phase's own preparation (calibration, freezing) is done. ``validation`` is the last held-out loss, ``seed``
-    the iterations by family of the calibration that seeded phase two, ``variances`` the squeeze's bound on every norm.
+    the iterations by family of the calibration that seeded phase two, ``variances`` the squeeze's bound on every norm,
+    ``weights`` those of the sites in the iteration loss (none: all alike).
     """
 
     phase: str = "squeeze"
@@ -51,6 +52,7 @@ class Position:
     validation: float | None = None
     seed: dict[str, int] = field(default_factory=dict)
     variances: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
     targets: BackOff | None = None
 
     def __post_init__(self) -> None:

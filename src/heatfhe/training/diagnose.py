@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a run goes wrong: which site left its domain first. And the noise a deployed refresh would add."""
+"""What a run is told of deployment: the noise a refresh would add, what iterations cost; and which site goes wrong."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared, Tap
 
+MOST_WEIGHT = 4.0  # of a dear site over the mean: more would pull it down faster than weights can follow
 # The site that reads a value: what a message names.
 READERS = {"z": "goldschmidt", "root": "newton", "scores": "init", "sum": "init", "sum2": "refine", "inverse": "refine"}
 
@@ -62,6 +63,27 @@ class Sizes(Protocol):
     def name(self) -> str: ...
 
     def __call__(self, calibration: Calibration) -> Mapping[str, tuple[float, float]]: ...
+
+
+class Prices(Protocol):
+    """Seconds of a deployed token that one iteration costs at each site, under a calibration and its counts.
+
+    Training knows no plans, so that its caller passes this in (``planning.IterationPrices``). ``name`` says what they
+    depend on beside the calibration.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def __call__(self, calibration: Calibration) -> Mapping[str, float]: ...
+
+
+def priced_weights(prices: Mapping[str, float], share: float) -> dict[str, float]:
+    """Weights of mean about one: ``1 - share`` for every site, the rest by price, up to MOST_WEIGHT times the mean."""
+    mean = sum(prices.values()) / max(1, len(prices))
+    if mean <= 0:
+        return dict.fromkeys(prices, 1.0)
+    return {name: 1 - share + share * min(MOST_WEIGHT, price / mean) for name, price in prices.items()}
 
 
 def noise_tap(

@@ -23,9 +23,9 @@ from heatfhe.training import checkpoint, sharding
 from heatfhe.training.captured import CapturedBatch, usable
 from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
-from heatfhe.training.diagnose import Sizes, first_to_leave, noise_tap
+from heatfhe.training.diagnose import Prices, Sizes, first_to_leave, noise_tap, priced_weights
 from heatfhe.training.journal import Journal
-from heatfhe.training.losses import Terms, losses, prior, task_loss
+from heatfhe.training.losses import Terms, losses, prior, site_weights, task_loss
 from heatfhe.training.recipe import Phase, Recipe
 from heatfhe.training.recompute import recomputed
 
@@ -50,6 +50,7 @@ class Run:
     stop: Callable[[], bool] = bool
     sharded: bool = False
     carried: Sizes | None = None
+    prices: Prices | None = None
     optimizer: Optimizer | None = None
     sizes: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # carried, under this phase's calibration
 
@@ -112,6 +113,7 @@ def _run_updates(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | No
         began = time.monotonic()
         for group in optimizer.param_groups:
             group["lr"] = phase.logit_lr if group["name"] == "logits" else phase.rate(position.update)
+        _take_prices(run, phase)
         lambda_iter = recipe.lambda_iter(position.update) if phase.halting == "soft" else 0.0
         if captured is not None:
             mean, finite = _replay(run, captured, phase, micro, lambda_iter)
@@ -138,6 +140,20 @@ def _run_updates(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | No
             run.save()
             raise Stopped
     run.reporter.done(name)
+
+
+def _take_prices(run: Run, phase: Phase) -> None:
+    """What iterations cost at the counts of this moment, every so many updates of a soft phase."""
+    recipe, position, calibration = run.recipe, run.position, run.prepared.calibration
+    if not recipe.price_share or phase.halting != "soft" or position.update % recipe.price_every:
+        return
+    assert run.prices is not None
+    assert calibration is not None
+    prices = run.prices(calibration.with_counts(run.prepared.modes()))
+    position.weights = priced_weights(prices, recipe.price_share)
+    if run.is_main:
+        # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
+        run.journal.write("prices", position.step + 1, {"seconds": dict(prices), "weights": position.weights})
 
 
 def useless(prepared: Prepared) -> float:
@@ -244,8 +260,9 @@ def _accumulate(
         part, own = rows[i * size : (i + 1) * size], odd[i * size : (i + 1) * size]
         with _noise(run), _synced(run, forward, i == count - 1):
             terms: Terms = losses(
-                forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update, odd=own
-            )
+                forward, prepared, run.teacher, part, phase, recipe, position.targets, position.update, odd=own,
+                weights=position.weights,
+            )  # fmt: skip
             accelerator.backward(terms.total(phase, lambda_iter) / count)
         with torch.no_grad():
             sums += torch.stack([terms.task, terms.iterations, terms.range]).double() / count
@@ -279,7 +296,8 @@ def _replay(
     rows = batch.to(run.accelerator.device, non_blocking=True)
     position.rows += count * size
     if position.targets is not None and phase.halting == "soft":
-        captured.pull(prior(prepared, recipe, position.targets, position.update), lambda_iter)
+        weights = site_weights(prepared, position.weights)
+        captured.pull(prior(prepared, recipe, position.targets, position.update), lambda_iter, weights)
     assert run.optimizer is not None
     mean, finite, modes = captured.update(rows.split(size), run.optimizer, recipe.clip, odd.split(size))
     for _ in range(count):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -78,10 +79,18 @@ def prior(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> 
     )
 
 
-def iteration_loss(prepared: Prepared, recipe: Recipe, targets: BackOff, update: int) -> Tensor:
-    """Mean over sites of the KL from the learned distribution to its prior at this update."""
+def iteration_loss(
+    prepared: Prepared, recipe: Recipe, targets: BackOff, update: int, weights: Mapping[str, float] | None = None
+) -> Tensor:
+    """Mean over sites of the KL from the learned distribution to its prior at this update, times the sites' weights."""
     device = prepared.halting.logits.device
-    return prepared.halting.divergence(prior(prepared, recipe, targets, update).to(device)).mean()
+    apart = prepared.halting.divergence(prior(prepared, recipe, targets, update).to(device))
+    return (apart * site_weights(prepared, weights).to(device)).mean() if weights else apart.mean()
+
+
+def site_weights(prepared: Prepared, weights: Mapping[str, float] | None) -> Tensor:
+    """One for each site in order, on the CPU; ones where nothing is said."""
+    return torch.tensor([1.0 if not weights else weights[site.name] for site in prepared.sites])
 
 
 def losses(
@@ -95,10 +104,12 @@ def losses(
     update: int,
     *,
     odd: Tensor | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> Terms:
     """All terms on a micro-batch of windows (B, context + 1). ``forward`` is the prepared model, wrapped or not.
 
     ``odd`` marks windows whose own tokens are not learned: where the others learn the text, they learn the teacher.
+    ``weights`` are those of the sites in the iteration loss.
     """
     tokens, labels = rows[:, :-1], rows[:, 1:]
     logits = forward(tokens)
@@ -114,7 +125,7 @@ def losses(
     excess = torch.stack(list(terms.values())).sum() if terms else task.new_zeros(())
     iterations = task.new_zeros(())
     if targets is not None and phase.halting == "soft":
-        iterations = iteration_loss(prepared, recipe, targets, update)
+        iterations = iteration_loss(prepared, recipe, targets, update, weights)
     return Terms(task, iterations, excess)
 
 

@@ -103,6 +103,9 @@ class Recipe:
                           predictions and the range loss, not through their tokens (ours; the paper has none).
     ``odd_calibration``   odd windows that every calibration sees beside ``calibration_windows`` of the text, so that no
                           domain ends below what they reach.
+    ``price_share``       how far the iteration loss goes by what an iteration costs at each site
+                          (``train(prices=...)``): 0 counts them alike, as in the paper; 1 by price alone (ours).
+    ``price_every``       updates of phase two after which the prices are taken again, at the counts of that moment.
     ``noise``             standard deviation added at every site's input and output in phases two and three, as a plan
                           carries them (``train(carried=...)``; ours).
     ``micro_tokens``      tokens of one forward pass in one process.
@@ -168,6 +171,8 @@ class Recipe:
     odd_share: float = 0.05
     odd_kinds: tuple[str, ...] = KINDS
     odd_calibration: int = 192
+    price_share: float = 0.0
+    price_every: int = 400
     noise: float = 0.0
     micro_tokens: int = 4096
     recompute: bool = False
@@ -195,6 +200,8 @@ class Recipe:
                 "noise is drawn as values go by: what is computed again would meet another; leave out recompute, and "
                 "lower micro_tokens if memory runs out"
             )
+        if not 0 <= self.price_share <= 1:
+            raise ConfigError(f"a recipe's price_share lies in [0, 1], got {self.price_share}")
         check_share(self.odd_share, "a recipe's odd_share")
         check_kinds(self.odd_kinds)
         if self.odd_calibration < 0:
@@ -211,7 +218,7 @@ class Recipe:
             if getattr(self, name) not in known:
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; have: {', '.join(known)}")
         at_least_one = ("patience", "least_init", "calibration_windows", "validate_every", "validate_batches")
-        for name in (*at_least_one, "checkpoint_every"):
+        for name in (*at_least_one, "checkpoint_every", "price_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"a recipe's {name} must be at least 1, got {getattr(self, name)}")
         self._check_phases()
@@ -259,13 +266,15 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Identifies what a recipe computes; without odd windows it is the digest from before there were any."""
+        """Identifies what a recipe computes; without odd windows or prices it is the digest from before there were any."""
         body = self.as_json()
         del body["recompute"]
         if self.activation_tolerance == 1e-3:
             del body["activation_tolerance"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
+        if not self.price_share:
+            del body["price_share"], body["price_every"]
         return json_digest(body)
 
     @property
@@ -322,5 +331,6 @@ class Recipe:
         }
         return replace(
             self, **phases, iter_ramp=short(self.iter_ramp), patience=short(self.patience), gap=short(self.gap),
-            validate_every=short(self.validate_every), checkpoint_every=short(self.checkpoint_every),
+            price_every=short(self.price_every), validate_every=short(self.validate_every),
+            checkpoint_every=short(self.checkpoint_every),
         )  # fmt: skip

@@ -30,7 +30,7 @@ from heatfhe.stages import Norm
 from heatfhe.training import checkpoint, sharding
 from heatfhe.training.checkpoint import PHASES, Position
 from heatfhe.training.data import Windows, windows_of
-from heatfhe.training.diagnose import Sizes, first_to_leave
+from heatfhe.training.diagnose import Prices, Sizes, first_to_leave
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import task_loss, window_losses
@@ -89,6 +89,7 @@ def train(
     argmax: bool = True,
     shard: bool = False,
     carried: Sizes | None = None,
+    prices: Prices | None = None,
 ) -> Trained:
     """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
 
@@ -99,7 +100,8 @@ def train(
     Started by torchrun it runs in every process, on its share of each batch; with ``shard`` the weights are split over
     them too (FSDP). ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing
     can be exported. A recipe with noise needs ``carried``: the sizes at which the noise meets values
-    (``planning.Carried``).
+    (``planning.Carried``); one with a ``price_share`` needs ``prices``: what an iteration costs at each site
+    (``planning.IterationPrices``).
 
     >>> trained = train(prepare("my-gpt2"), "corpus.txt", folder="out/heat")        # doctest: +SKIP
     >>> sum(trained.iterations.values())                                            # doctest: +SKIP
@@ -115,16 +117,11 @@ def train(
             windows, held_out = windows.split(min(64, max(1, len(windows.rows) // 10)))
     folder = None if folder is None else Path(folder)
     _check(prepared, windows, recipe)
-    if recipe.noise and carried is None:
-        raise ConfigError(
-            "noise has no size by itself: pass train(carried=...), such as planning.Carried, or heat train --noise-set"
-        )
+    told = _told(recipe, carried, prices)
     accelerator = accelerator or _accelerator(recipe)
     _check_launch(accelerator, recipe, shard)
     began = time.monotonic()
-    identity = {"model": prepared.fingerprint(), "recipe": recipe.digest, "text": _digest(windows)}
-    if recipe.noise and carried is not None:
-        identity["noise"] = carried.name
+    identity = {"model": prepared.fingerprint(), "recipe": recipe.digest, "text": _digest(windows), **told}
     prepared.to(accelerator.device)
     prepared.model.eval()  # no dropout: fine-tuning is short, and every update must be repeatable
     learning = [(p, p.requires_grad) for p in prepared.weights()]
@@ -137,7 +134,7 @@ def train(
     run = Run(
         prepared=prepared, teacher=teacher, windows=windows, held_out=held_out, recipe=recipe, accelerator=accelerator,
         position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop,
-        sharded=shard, carried=carried,
+        sharded=shard, carried=carried, prices=prices,
     )  # fmt: skip
     _write_parent(run)
     run.prepared = sharding.sharded(prepared) if shard else prepared
@@ -174,6 +171,26 @@ def train(
         diverged=diverged,
         left=left,
     )
+
+
+def _told(recipe: Recipe, carried: Sizes | None, prices: Prices | None) -> dict[str, str]:
+    """The names of what plans tell this recipe; refuses one that asks for what it was not given."""
+    told = {}
+    if recipe.noise:
+        if carried is None:
+            raise ConfigError(
+                "noise has no size by itself: pass train(carried=...), such as planning.Carried, or heat train "
+                "--noise-set"
+            )
+        told["noise"] = carried.name
+    if recipe.price_share:
+        if prices is None:
+            raise ConfigError(
+                "iterations have no price by themselves: pass train(prices=...), such as planning.IterationPrices, or "
+                "heat train --plan-set"
+            )
+        told["plan"] = prices.name
+    return told
 
 
 def with_odd(windows: Windows, recipe: Recipe, vocabulary: int) -> Windows:
@@ -221,7 +238,7 @@ def _enter(run: Run, phase: str) -> None:
     if phase == "cooldown" and prepared.calibration is not None:
         if recipe.heat.halting == "soft":
             prepared.freeze()
-        position.targets = None
+        position.targets, position.weights = None, {}
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
             prepared.adopt(_refitted(run, argmax=False), keep_logits=True)
 

@@ -14,6 +14,7 @@ from heatfhe.training.recipe import Phase, Recipe, Solver
 __all__ = ["ABLATIONS", "RECIPES", "ablation", "default_model", "fitting", "gpt2_small", "recipe", "tiny"]
 
 
+PRICE_SHARE = 0.8  # of the iteration loss in plan-aware; the rest pulls every site, since stairs are passed together
 REFRESH_NOISE = 1.7e-4  # standard deviation per slot of the paper's bootstrap, on values of its window
 
 
@@ -92,6 +93,7 @@ def default_model(solver: Solver = "plain") -> Recipe:
         least_init=2 if relaxed else 1,
         calibration_windows=128,
         odd_calibration=512,
+        price_every=40,
         micro_tokens=2048,
         precision="float32",
         validate_every=50,
@@ -118,6 +120,7 @@ def tiny(solver: Solver = "plain") -> Recipe:
         gap=1,
         calibration_windows=8,
         odd_calibration=16,
+        price_every=6,
         micro_tokens=128,
         precision="float32",
         validate_every=6,
@@ -183,6 +186,7 @@ ABLATIONS: dict[str, Callable[[Recipe], Recipe]] = {
     "control": _control,
     "control-distilled": lambda base: _control(base, distil=True),
     "noisy": lambda base: replace(base, noise=REFRESH_NOISE),
+    "plan-aware": lambda base: replace(base, price_share=PRICE_SHARE),
 }
 
 
