@@ -20,7 +20,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("ranges", "circuit", "ckks"), 2),
     **dict.fromkeys(("training", "lowering", "planning"), 3),
     **dict.fromkeys(("engine", "wire"), 4),
-    **dict.fromkeys(("report", "evaluation", "client", "server"), 5),
+    **dict.fromkeys(("report", "search", "evaluation", "client", "server"), 5),
     "cli": 6,
 }
 BESIDE = {
@@ -49,6 +49,7 @@ ONLY_IN = {
     "numba": ("ckks/kernels/cpu",),
     "cupy": ("ckks/kernels/cuda",),
     "openfhe": ("engine/openfhe", "client/keyring_openfhe"),
+    "pymoo": ("search/nsga",),
     "scipy": (),
 }
 

@@ -21,6 +21,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "prepare": "list a model's sites",
         "calibrate": "fix every site's domain and count on real text",
         "train": "HEAT: learn counts and weights together",
+        "search": "ATLAS: search counts on frozen weights",
         "compare": "train and calibrate every preset, print one table",
         "export": "write a Circuit directory",
         "inspect": "show a Circuit: depth map, levels, domains",
@@ -69,6 +70,7 @@ tab completion:
 EXTRAS = {
     "torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native",
     "cryptography": "native", "fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe",
+    "pymoo": "search",
 }  # fmt: skip
 """The extra that brings an optional package."""
 
