@@ -138,7 +138,7 @@ class Batched:
     @torch.no_grad()
     def nats(self, counts: Counts, targets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Mean loss of the next tokens (B, T), a candidate each; infinite where a window diverges."""
-        labels = torch.as_tensor(targets, device=self._device)
+        labels = torch.from_numpy(np.array(targets, dtype=np.int64)).to(self._device)
         head = self.circuit.folded.head
         weight, bias = self._made(head.weight), self._made(head.bias)
         (stage,) = of(self.circuit.stages, Head)
@@ -170,7 +170,7 @@ class Batched:
         return total / labels.numel()
 
     def _made(self, array: NDArray[Any]) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(array)).to(self._device, self._dtype)
+        return torch.from_numpy(np.array(array)).to(self._device, self._dtype)
 
     def _run(self, counts: Counts, wanted: str) -> Grouped:
         """Walk the stages up to the value wanted."""
