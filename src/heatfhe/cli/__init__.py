@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "train": "HEAT: learn counts and weights together",
         "search": "ATLAS: search counts on frozen weights",
         "compare": "train and calibrate every preset, print one table",
+        "sweep": "train over a recipe's fields and seeds, two figures",
         "export": "write a Circuit directory",
         "inspect": "show a Circuit: depth map, levels, domains",
         "stress": "does a circuit hold on whatever a user types?",

@@ -15,10 +15,12 @@ from heatfhe.files import atomic_write, write_json
 HELP = """Train or calibrate a model in every way the paper compares, and print one table.
 
 Rows: the parent calibrated at each tolerance, then the presets, each over every seed. fixed-counts is cut to the
-iterations of the heat row of its seed and solver, where there is one. Finished rows are kept in the run folder and not
-made again; compare.json holds every row, compare.md the mean over seeds."""
+iterations of the heat row of its seed and solver, where there is one; transplant puts that row's counts on the weights
+and constants of the squeezed row and of the calibrated one. Finished rows are kept in the run folder and not made
+again; compare.json holds every row, compare.md the mean over seeds."""
 EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --presets heat,heat:relaxed,control --seeds 0,1,2 --params insecure-native-12
+  heat compare default -o out/compare --presets heat,squeezed,transplant
   heat compare default -o out/compare --seeds 0,1,2 --processes 16
 """
 SIGMA = 1.7e-4
@@ -34,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--presets",
         default="heat,squeezed,depth-only,fixed-counts,control",
-        help="those to train, of these, control-distilled and noisy (heat under refresh noise); NAME:relaxed for the "
-        "relaxed solver",
+        help="those to train, of these, control-distilled and noisy (heat under refresh noise); transplant puts heat's "
+        "counts on the squeezed and on the calibrated model; NAME:relaxed for the relaxed solver",
     )
     parser.add_argument("--seeds", default="0", help="one training run each (default 0)")
     parser.add_argument(
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         chosen = replace(recipe(named, solver).scaled(args.share), fixed_total=args.fixed_total)
         return chosen if args.odd is None else replace(chosen, odd_share=args.odd)
 
-    jobs = make_jobs(base, args.presets.split(","), _numbers(args.seeds))
+    jobs = make_jobs(base, args.presets.split(","), seed_numbers(args.seeds))
     work = Comparison(
         model=args.model,
         out=args.out,
@@ -100,7 +102,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _numbers(text: str) -> list[int]:
+def seed_numbers(text: str) -> list[int]:
+    """The seeds of an option --seeds."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 KIND = "heatfhe-compared"
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
+TRANSPLANT = "transplant"
 Done = Callable[["Job", list[ComparisonRow]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One row: the parent calibrated at ``tolerance``, or a ``recipe`` trained.
+    """One row: the parent calibrated at ``tolerance``, a ``recipe`` trained, or counts put ``onto`` another row.
 
-    ``after`` names the job whose total this one's hand-cut counts are cut to.
+    ``after`` names the job whose counts this one takes: their total, to cut its own to, or all of them as they are.
     """
 
     name: str
@@ -47,11 +48,17 @@ class Job:
     tolerance: float = 0.0
     recipe: Recipe | None = None
     after: str | None = None
+    onto: str | None = None
 
     @property
     def folder(self) -> str:
         """Its place in the run folder."""
-        return self.name.replace(" ", "-")
+        return folder_of(self.name)
+
+    @property
+    def needs(self) -> set[str]:
+        """Names of the jobs that are done before it."""
+        return {name for name in (self.after, self.onto) if name is not None}
 
     @property
     def cost(self) -> int:
@@ -62,11 +69,17 @@ class Job:
         return sum(p.updates * p.tokens_per_update * (2 if p.halting == "soft" else 1) for p in phases)
 
 
+def folder_of(job: str) -> str:
+    """The place of a job in the run folder, by its name."""
+    return job.replace(" ", "-")
+
+
 def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequence[int]) -> list[Job]:
     """Every row in the table's order; a preset is ``NAME`` or ``NAME:SOLVER``. A wrong name fails here, not later.
 
     ``base`` gives the recipe for a solver. Hand-cut counts wait for the row of learned ones, unless the recipe itself
-    says what they add up to.
+    says what they add up to. ``transplant`` stands for two rows: the learned counts on the squeezed model and on the
+    calibrated one, weights and constants as they are there.
     """
     from heatfhe.training import ablation
 
@@ -75,6 +88,9 @@ def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequ
         solver = solver or "plain"
         solvers.append(solver)
         for seed in seeds:
+            if name == TRANSPLANT:
+                jobs += _transplants(solver, seed)
+                continue
             made = replace(ablation(name, base(solver)), seed=seed)
             jobs.append(Job(name=f"{name} {solver} seed {seed}", solver=solver, recipe=made))
     known = {job.name for job in jobs}
@@ -83,7 +99,27 @@ def make_jobs(base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequ
         if learned != job.name and learned in known and job.recipe is not None and not job.recipe.fixed_total:
             jobs[i] = replace(job, after=learned)
     kinds = [(s, t) for s in dict.fromkeys(solvers) for t in TOLERANCES]
-    return [Job(name=f"calibrated {t:.0e} {s}", solver=s, tolerance=t) for s, t in kinds] + jobs
+    rows = [Job(name=_calibrated(s, t), solver=s, tolerance=t) for s, t in kinds] + jobs
+    for job in rows:
+        if missing := sorted(job.needs - {other.name for other in rows}):
+            raise ConfigError(
+                f"{job.name}: needs the row {missing[0]!r}; add its preset to --presets, such as "
+                "heat,squeezed,transplant (with :relaxed at each for that solver)"
+            )
+    return rows
+
+
+def _calibrated(solver: str, tolerance: float) -> str:
+    return f"calibrated {tolerance:.0e} {solver}"
+
+
+def _transplants(solver: str, seed: int) -> list[Job]:
+    parents = {"squeezed": f"squeezed {solver} seed {seed}", "calibrated": _calibrated(solver, TOLERANCES[-1])}
+    learned = f"heat {solver} seed {seed}"
+    return [
+        Job(name=f"{TRANSPLANT} {kind} {solver} seed {seed}", solver=solver, after=learned, onto=parent)
+        for kind, parent in parents.items()
+    ]
 
 
 def _end_with(parent: int, stop: Event) -> None:
@@ -125,14 +161,15 @@ class Comparison:
         return [row for job in jobs for row in found[job.name]]
 
     def _alone(self, jobs: Sequence[Job], reporter: Reporter) -> Iterator[tuple[Job, list[ComparisonRow]]]:
-        for job in sorted(jobs, key=lambda job: job.after is not None):
+        for job in sorted(jobs, key=lambda job: bool(job.needs)):
             yield job, self.do(job, reporter)
 
     def _together(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[ComparisonRow]]]:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = "1"
-        waiting = [job for job in jobs if job.after is not None]
-        first = sorted((job for job in jobs if job.after is None), key=lambda job: -job.cost)
+        waiting = [job for job in jobs if job.needs]
+        first = sorted((job for job in jobs if not job.needs), key=lambda job: -job.cost)
+        ended: set[str] = set()
         context = get_context("spawn")
         stop = context.Event()
         pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(os.getpid(), stop))
@@ -142,7 +179,10 @@ class Comparison:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
                     yield job, future.result()
-                    running |= {pool.submit(self.do, other): other for other in waiting if other.after == job.name}
+                    ended.add(job.name)
+                    ready = [other for other in waiting if other.needs <= ended]
+                    waiting = [other for other in waiting if other not in ready]
+                    running |= {pool.submit(self.do, other): other for other in ready}
         except BaseException:  # Ctrl-C, or a row that failed: nothing goes on behind the back of who asked for it
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -152,12 +192,13 @@ class Comparison:
     def do(self, job: Job, reporter: Reporter = SILENT) -> list[ComparisonRow]:
         """A job's rows, one per parameter set: read where they are kept, else made now."""
         if job.after is not None and job.recipe is not None:
-            counts = Circuit.load(self.out / job.after.replace(" ", "-") / "circuit").calibration.iterations()
+            counts = self.circuit(job.after).calibration.iterations()
             job = replace(job, recipe=replace(job.recipe, fixed_total=sum(counts.values())))
         place = self.out / job.folder
         noisy = [self.noise_set] if job.recipe and job.recipe.noise else []
         recipe = job.recipe.as_json() if job.recipe else None
-        mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy])
+        parents = [] if job.onto is None else [self.circuit(name).digest for name in sorted(job.needs)]
+        mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy, *parents])
         seconds = self._make(job, place, mark, reporter)
         circuit = Circuit.load(place / "circuit")
         return [self._measured(job, circuit, place, name, seconds) for name in self.params]
@@ -170,7 +211,10 @@ class Comparison:
             if body["mark"] != mark:
                 raise ConfigError(f"{place}: was made from another model, text or recipe; give another folder with -o")
             return float(body["seconds"])
-        seconds = self._calibrate(job, place, reporter) if job.recipe is None else self._train(job, place, reporter)
+        if job.onto is not None:
+            seconds = self._transplant(job, place)
+        else:
+            seconds = self._calibrate(job, place, reporter) if job.recipe is None else self._train(job, place, reporter)
         write_json(note, KIND, 2, {"mark": mark, "seconds": seconds})
         return seconds
 
@@ -184,6 +228,18 @@ class Comparison:
         row = compare_circuit(job.name, circuit, self.held_out.rows, self.sigma, params=params, seconds=seconds)
         write_json(note, KIND, 2, {"mark": mark, "row": row.as_json()})
         return row
+
+    def circuit(self, job: str) -> Circuit:
+        """The circuit that a job has made, by its name."""
+        return Circuit.load(self.out / folder_of(job) / "circuit")
+
+    def _transplant(self, job: Job, place: Path) -> float:
+        """The counts of one row on the weights and constants of another."""
+        assert job.after is not None
+        assert job.onto is not None
+        counts = self.circuit(job.after).calibration.counts()
+        replace(self.circuit(job.onto), name=job.name).with_counts(counts).save(place / "circuit")
+        return 0.0
 
     def _calibrate(self, job: Job, place: Path, reporter: Reporter) -> float:
         """The parent's own circuit at a tolerance."""
