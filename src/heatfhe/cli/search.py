@@ -136,14 +136,12 @@ def _seconds(circuit: Circuit, params: str, context: int) -> Any:
 
 
 def _print(found: Found, console: Console) -> None:
-    start = found.calibrated
-    rows = [("calibrated", start.iterations, start.levels, start.price, start.error, start.perplexity)]
-    rows += [
-        ("chosen" if end is found.chosen else "", end.iterations, end.levels, end.price, end.error, end.perplexity)
-        for end in found.ends
-        if end.front or end is found.chosen
-    ]
-    console.table(("", "it/fwd", "levels", found.settings.objective, "error", "perplexity"), rows)
+    priced = found.settings.objective != "levels"
+    shown = [("calibrated", found.calibrated)]
+    shown += [("chosen" if e is found.chosen else "", e) for e in found.ends if e.front or e is found.chosen]
+    rows = [(name, e.iterations, e.levels, *([e.price] if priced else []), e.error, e.perplexity) for name, e in shown]
+    priced_by = [found.settings.objective] if priced else []
+    console.table(("", "it/fwd", "levels", *priced_by, "error", "perplexity"), rows)
     console.print(
         f"{found.candidates} candidates in {found.seconds:.0f} s, feasible up to an error of {found.bound:.4g}; "
         f"{len(found.ends)} ends judged"
