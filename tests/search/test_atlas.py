@@ -18,7 +18,7 @@ from heatfhe.errors import ConfigError, DataError
 from heatfhe.evaluation import sample_windows
 from heatfhe.planning import ProgramName, plan, preset
 from heatfhe.progress import Reporter
-from heatfhe.search import PlanSeconds, SearchSettings, Space, search
+from heatfhe.search import Found, PlanSeconds, SearchSettings, Space, search
 from heatfhe.search.nsga import Worth, evolve, front
 from tests.tiny import tiny_circuit
 
@@ -50,6 +50,12 @@ def circuit() -> Circuit:
 def texts(circuit: Circuit) -> tuple[Any, Any]:
     rows = sample_windows(circuit, 10, 17, seed=1)
     return rows[:4, :-1], rows[4:]
+
+
+@pytest.fixture(scope="module")
+def whole(circuit: Circuit, texts: tuple[Any, Any]) -> Found:
+    """The short search, uninterrupted and kept nowhere."""
+    return search(circuit, *texts, SHORT)
 
 
 def test_the_paper_s_budget() -> None:
@@ -141,17 +147,18 @@ def test_a_search_ends_with_a_front_and_the_cheapest_good_circuit(
     assert [end["front"] for end in body["ends"]] == [end.front for end in found.ends]
 
 
-def test_the_same_seed_gives_the_same_and_another_another(circuit: Circuit, texts: tuple[Any, Any]) -> None:
-    first, again, other = (search(circuit, *texts, replace(SHORT, seed=seed)) for seed in (4, 4, 5))
-    assert first == again
-    assert [end.counts for end in other.ends] != [end.counts for end in first.ends]
-
-
-@pytest.mark.parametrize("after", [0, 2, 4, 7, 9, 12])
-def test_killed_anywhere_it_goes_on_to_the_same_end(
-    circuit: Circuit, texts: tuple[Any, Any], tmp_path: Path, after: int
+def test_the_same_seed_gives_the_same_and_another_another(
+    circuit: Circuit, texts: tuple[Any, Any], whole: Found
 ) -> None:
-    whole = search(circuit, *texts, SHORT)
+    again, other = (search(circuit, *texts, replace(SHORT, seed=seed)) for seed in (4, 5))
+    assert again == whole
+    assert [end.counts for end in other.ends] != [end.counts for end in whole.ends]
+
+
+@pytest.mark.parametrize("after", [0, 4, 10])
+def test_killed_anywhere_it_goes_on_to_the_same_end(
+    circuit: Circuit, texts: tuple[Any, Any], whole: Found, tmp_path: Path, after: int
+) -> None:
     with pytest.raises(Killed):
         search(circuit, *texts, SHORT, folder=tmp_path, reporter=Killer(after))
     answers = tmp_path / "answers.jsonl"
