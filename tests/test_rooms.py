@@ -20,7 +20,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("ranges", "circuit", "ckks"), 2),
     **dict.fromkeys(("training", "lowering", "planning"), 3),
     **dict.fromkeys(("engine", "wire"), 4),
-    **dict.fromkeys(("report", "evaluation", "client", "server"), 5),
+    **dict.fromkeys(("report", "search", "evaluation", "client", "server"), 5),
     "cli": 6,
 }
 BESIDE = {
@@ -50,6 +50,7 @@ ONLY_IN = {
     "cupy": ("ckks/kernels/cuda",),
     "openfhe": ("engine/openfhe", "client/keyring_openfhe"),
     "lm_eval": ("evaluation/tasks", "cli/lm_eval"),
+    "pymoo": ("search/nsga",),
     "scipy": (),
     "ray": ("server/work/ray_seat.py", "evaluation/ray_tasks.py"),
 }

@@ -23,7 +23,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "prepare": "list a model's sites",
         "calibrate": "fix every site's domain and count on real text",
         "train": "HEAT: learn counts and weights together",
+        "search": "ATLAS: search counts on frozen weights",
         "compare": "train and calibrate every preset, print one table",
+        "sweep": "train over a recipe's fields and seeds, two figures",
         "export": "write a Circuit directory",
         "inspect": "show a Circuit: depth map, levels, domains",
         "stress": "does a circuit hold on whatever a user types?",
@@ -74,7 +76,7 @@ tab completion:
 EXTRAS = {
     "torch": "train", "transformers": "train", "datasets": "train", "accelerate": "train", "numba": "native",
     "cryptography": "native", "fastapi": "serve", "uvicorn": "serve", "matplotlib": "report", "openfhe": "openfhe",
-    "ray": "ray",
+    "ray": "ray", "pymoo": "search",
 }  # fmt: skip
 """The extra that brings an optional package."""
 

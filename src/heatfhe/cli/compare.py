@@ -23,6 +23,7 @@ perplexity under noise, perplexity in the clear; odd windows that go astray in t
 run folder and not made again; compare.json holds every row, compare.md the mean over seeds; heat report shows both."""
 EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --presets heat,heat:relaxed,control --seeds 0,1,2 --params insecure-native-12
+  heat compare default -o out/compare --presets heat,squeezed,transplant
   heat compare default -o out/compare --seeds 0,1,2 --processes 16
 """
 SIGMA = 1.7e-4
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     if args.stress < 0:
         raise ConfigError(f"--stress takes a number of windows, got {args.stress}")
-    jobs = make_jobs(base, args.presets.split(","), _numbers(args.seeds), args.rules.split(","))
+    jobs = make_jobs(base, args.presets.split(","), seed_numbers(args.seeds), args.rules.split(","))
     work = Comparison(
         model=args.model,
         out=args.out,
@@ -122,7 +123,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _numbers(text: str) -> list[int]:
+def seed_numbers(text: str) -> list[int]:
+    """The seeds of an option --seeds."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

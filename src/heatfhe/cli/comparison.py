@@ -206,13 +206,13 @@ class Comparison:
         if job.kind == "plaintext":
             return [self._plaintext(job, name) for name in self.params]
         if job.after and job.recipe is not None:
-            counts = self._circuit_of(job.after[0]).calibration.iterations()
+            counts = self.circuit(job.after[0]).calibration.iterations()
             job = replace(job, recipe=replace(job.recipe, fixed_total=sum(counts.values())))
         place = self.out / job.folder
         noisy = [self.noise_set] if job.recipe and job.recipe.noise else []
         recipe = job.recipe.as_json() if job.recipe else None
         more = [job.rule] if job.rule != "per-site" else []
-        more += [self._circuit_of(name).digest for name in job.after if job.kind == TRANSPLANT]
+        more += [self.circuit(name).digest for name in job.after if job.kind == TRANSPLANT]
         if job.recipe and job.recipe.price_share:
             more.append(self.prices(self.base.context).name)
         mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy, *more])
@@ -255,12 +255,13 @@ class Comparison:
         loss = window_losses(prepare(copy.deepcopy(self.parent)), rows, 8, "exact")
         return replace(plaintext_row(job.name, math.exp(float(loss.mean())), len(rows)), params=name)
 
-    def _circuit_of(self, row: str) -> Circuit:
+    def circuit(self, row: str) -> Circuit:
+        """The circuit that a row has made, by its name."""
         return Circuit.load(self.out / _folder(row) / "circuit")
 
     def _transplant(self, job: Job, place: Path, reporter: Reporter) -> float:
         """Counts that were learned with other weights, in a circuit that did not."""
-        learned, parent = map(self._circuit_of, job.after)
+        learned, parent = map(self.circuit, job.after)
         moved = parent.calibration.with_counts(learned.calibration.counts())
         replace(parent, calibration=moved, name=job.name).save(place / "circuit")
         return 0.0
