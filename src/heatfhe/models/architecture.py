@@ -27,7 +27,8 @@ class Architecture:
     """One model, described: its public size, its stages in order, and where each is in the Hugging Face model.
 
     ``paths``     the module of every norm, linear, attention and activation, by the stage's name. An attention's module
-                  holds those of the linear stages around it, takes hidden states first and returns (output, weights).
+                  holds those of the linear stages before it, and of the one after it unless the model itself calls
+                  that; it takes hidden states first and returns (output, weights).
     ``tensors``   where each tensor that the stages name is in the checkpoint.
     ``dropouts``  modules inside an attention that drop what the named stage makes: a linear's output, an attention's
                   probabilities.

@@ -219,6 +219,11 @@ class TokenPacking(Packing):
         return self.D
 
     @property
+    def V(self) -> int:
+        """Labels of one ciphertext of logits: as many as the stream's entries."""
+        return self.D
+
+    @property
     def span(self) -> int:
         """Blocks whose tokens fit the top index of one ciphertext of scores."""
         return self.dh // self.t
@@ -239,6 +244,21 @@ class TokenPacking(Packing):
         """Layout of one ciphertext of the hidden vector."""
         index = part * self.D + np.arange(self.n) // self.t
         return np.where(index < self.shape.hidden, index, -1)
+
+    def vocabulary(self, part: int) -> Index:
+        """Layout of one ciphertext of logits, of every token by itself."""
+        index = part * self.D + np.arange(self.n) // self.t
+        return np.where(index < self.shape.vocabulary, index, -1)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that hold the whole context."""
+        return -(-self.context // self.t)
+
+    @property
+    def groups(self) -> int:
+        """Ciphertexts of scores for one block of queries that sees the whole context."""
+        return -(-self.blocks // self.span)
 
     def score(self, part: int) -> tuple[int, int]:
         """Block of the queries, and number of the ``span`` blocks of keys, that one ciphertext of scores holds."""
