@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import ClearEngine, Runner, key_request
+from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.planning import Plan, plan
 from heatfhe.planning.pack import power_of_two
 from heatfhe.sites import prepare, restore
@@ -71,10 +71,9 @@ def test_laws_4_and_6_the_circuit_is_its_plan_and_the_trace_is_public(seed: int)
 
 def classify(made: Plan, circuit: Circuit, image: Any, seen: Any) -> Any:
     """Logits of an image by the plan, on the clear engine."""
-    assert circuit.patches is not None
+    assert circuit.grid is not None
     engine, p = ClearEngine(made.params, request=key_request(made)), made.packing.tokens
-    rows = np.concatenate([np.zeros((1, p.shape.width)), circuit.patches.cut(image) @ circuit.folded.token])
-    filled = rows[np.minimum(np.arange(p.blocks * p.t), len(rows) - 1)]
-    given = {"x": [engine.value(v) for v in p.pack_tokens(filled)]}
-    out = Runner(made, engine, made.source(circuit), trace=seen).run("classify", given, made.context - 1)
-    return p.unpack_vocabulary([part.slots for part in out["logits"]])
+    rows = circuit.grid.project(image, circuit.folded.token)
+    talk = Conversation(Runner(made, engine, made.source(circuit), trace=seen))
+    out = talk.classify([engine.value(v) for v in p.pack_image(rows)])
+    return p.unpack_vocabulary([part.slots for part in out])

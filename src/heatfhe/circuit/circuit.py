@@ -21,7 +21,7 @@ from heatfhe.circuit.show import facts_table
 from heatfhe.circuit.spec import check
 from heatfhe.errors import ConfigError, DataError
 from heatfhe.records import FAINT_LEADER, Calibration
-from heatfhe.stages import Patches, Shape, Stage
+from heatfhe.stages import Grid, Patches, Shape, Stage
 
 Tokens = NDArray[np.int64]
 log = logging.getLogger(__name__)
@@ -115,10 +115,10 @@ class Circuit:
         return store.circuit_digest(self)
 
     @property
-    def patches(self) -> Patches | None:
-        """How images become rows, where the circuit classifies images."""
+    def grid(self) -> Grid | None:
+        """How images are cut, where the circuit classifies images; None of one that reads text."""
         start = self.stages[0]
-        return start if isinstance(start, Patches) else None
+        return start.grid if isinstance(start, Patches) else None
 
     def run(self, tokens: Sequence[int] | Tokens | Rows, *, tap: Tap = no_tap) -> Rows:
         """Logits in float64 for one sequence (T,) or a batch (B, T): the circuit's meaning.
@@ -128,8 +128,8 @@ class Circuit:
         >>> circuit.run([5, 17, 3]).shape          # doctest: +SKIP
         (3, 1024)
         """
-        if self.patches is not None:
-            return forward(self, embed_images(self, self.patches, tokens), Cache(), tap=tap)
+        if self.grid is not None:
+            return forward(self, embed_images(self, self.grid, tokens), Cache(), tap=tap)
         ids = np.asarray(tokens, dtype=np.int64)
         if ids.ndim == 0 or ids.shape[-1] == 0:
             raise ConfigError("run needs at least one token")
@@ -147,7 +147,7 @@ class Circuit:
         """
         if count < 1:
             raise ConfigError(f"generate needs a count of at least 1, got {count}")
-        if self.patches is not None:
+        if self.grid is not None:
             raise ConfigError(f"circuit {self.name} classifies images and generates no text; use run, or heat classify")
         cache = self.front.spread(())
         ids = np.asarray(prompt, dtype=np.int64)

@@ -78,7 +78,7 @@ def fold(stages: Sequence[Stage], weights: Mapping[str, NDArray[Any]]) -> Folded
     (head,), start = of(stages, Head), stages[0]
     if isinstance(start, Patches):
         token = wide(start.weight).reshape(len(weights[start.bias]), -1).T
-        added = np.concatenate([wide(start.first)[0], np.tile(wide(start.bias), (start.rows - 1, 1))])
+        added = np.concatenate([wide(start.first)[0], np.tile(wide(start.bias), (start.grid.rows - 1, 1))])
         position: Matrix | None = wide(start.position)[0] + added
     else:
         assert isinstance(start, Embed)

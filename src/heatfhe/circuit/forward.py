@@ -16,7 +16,20 @@ from numpy.typing import NDArray
 
 from heatfhe.approx import activation, cutmax, exact_activation, inverse_sqrt, rms_norm, softmax, softmax_solvers
 from heatfhe.errors import ConfigError
-from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Patches, Residual, turns
+from heatfhe.stages import (
+    Activation,
+    Argmax,
+    Attention,
+    Embed,
+    Gate,
+    Grid,
+    Head,
+    Linear,
+    Norm,
+    Patches,
+    Residual,
+    turns,
+)
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
@@ -55,11 +68,9 @@ def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
     return circuit.folded.placed(circuit.folded.token[tokens], start)
 
 
-def embed_images(circuit: Circuit, patches: Patches, images: Any) -> Rows:
+def embed_images(circuit: Circuit, grid: Grid, images: Any) -> Rows:
     """Rows of the residual stream for images (B..., channels, height, width): the class token's first."""
-    rows = patches.cut(images) @ circuit.folded.token
-    blank = np.zeros((*rows.shape[:-2], 1, rows.shape[-1]))  # all of the class token is in the positions
-    return circuit.folded.placed(np.concatenate([blank, rows], axis=-2), 0)
+    return circuit.folded.placed(grid.project(images, circuit.folded.token), 0)
 
 
 def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, exact: bool = False) -> Rows:

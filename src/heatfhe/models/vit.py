@@ -33,14 +33,14 @@ def describe(model: Any) -> Architecture:
     config = model.config
     _refuse_variants(model, config)
     image, patch = _pair(config.image_size), _pair(config.patch_size)
-    cut = _patches((config.num_channels, *image), patch)
+    cut = patches((config.num_channels, *image), patch)
     shape = Shape(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
         hidden=config.intermediate_size,
         vocabulary=config.num_labels,
-        context=cut.rows,
+        context=cut.grid.rows,
     )
     found = stages(
         shape, cut, function=ACTIVATIONS[config.hidden_act], eps=float(config.layer_norm_eps), biased=config.qkv_bias
@@ -59,7 +59,7 @@ def describe(model: Any) -> Architecture:
 
 
 def stages(
-    shape: Shape, patches: Patches, *, function: str = "gelu", eps: float = 1e-12, biased: bool = True
+    shape: Shape, cut: Patches, *, function: str = "gelu", eps: float = 1e-12, biased: bool = True
 ) -> tuple[Stage, ...]:
     """The stages of a ViT of this shape on such images; ``biased`` where queries, keys and values have a bias."""
 
@@ -72,7 +72,7 @@ def stages(
             residual=residual, transposed=True,
         )  # fmt: skip
 
-    made: list[Stage] = [patches]
+    made: list[Stage] = [cut]
     for layer in range(shape.layers):
         at = f"layers.{layer}"
         attention, mlp = f"{at}.attention", f"{at}.mlp"
@@ -97,7 +97,8 @@ def stages(
     )
 
 
-def _patches(image: tuple[int, int, int], patch: tuple[int, int]) -> Patches:
+def patches(image: tuple[int, int, int], patch: tuple[int, int]) -> Patches:
+    """How a ViT cuts images of channels, height and width."""
     at = "embeddings.patch_embeddings.projection"
     return Patches(
         writes="layers.0.in", weight=f"{at}.weight", bias=f"{at}.bias", first="embeddings.cls_token",

@@ -225,7 +225,7 @@ def plan(
     if halve is None:
         halve = dict(params.literal).get("times_i_levels", 0) == 0
     if mlp == "auto":
-        variants = ("A", "B") if circuit.patches is None and PeriodicMlp(packing=packing, halve=halve).fits else ("A",)
+        variants = ("A", "B") if circuit.grid is None and PeriodicMlp(packing=packing, halve=halve).fits else ("A",)
         make = partial(plan, circuit, params, placement=placement, cost=table, context=context, programs=programs)
         make = partial(make, rules=rules, halve=halve, contract=contract, precision=precision, prefill=prefill)
         both = [make(mlp=m) for m in variants]
@@ -239,7 +239,7 @@ def plan(
     carried: dict[str, Any] = {"reach": params.reach, "contract": contract, "tight": tight}
     if prefill is not None and not halve:
         raise PlanError(f"{params.name}: a prefill multiplies by i, which costs a level there; plan without it")
-    if circuit.patches is not None and not halve:
+    if circuit.grid is not None and not halve:
         raise PlanError(f"{params.name}: many rows at once multiply by i, which costs a level there; use another set")
     for name in (*map(str, programs), *([] if prefill is None else [str(ProgramName.PREFILL)])):
         if name == ProgramName.PREFILL:
@@ -279,7 +279,7 @@ def _programs(
     circuit: Circuit, programs: Sequence[str] | None, context: int | None, prefill: int | None
 ) -> Sequence[str]:
     """The programs to plan: those of a text or that of an image, as the circuit is."""
-    image = circuit.patches is not None
+    image = circuit.grid is not None
     if programs is None:
         programs = (ProgramName.CLASSIFY,) if image else (ProgramName.GENERATE, ProgramName.PROMPT)
     if other := [name for name in programs if (name == ProgramName.CLASSIFY) != image]:
@@ -287,8 +287,8 @@ def _programs(
         raise PlanError(f"{circuit.name}: the circuit {kind} and has no program {other[0]!r}; leave it out")
     if image and (prefill is not None or context not in (None, circuit.shape.context)):
         raise PlanError(
-            f"{circuit.name}: an image takes all {circuit.shape.context} rows at once, without a cache; plan it without "
-            "a context and a prefill"
+            f"{circuit.name}: an image takes all {circuit.shape.context} rows at once and has no cache; leave context "
+            "and prefill out"
         )
     return programs
 

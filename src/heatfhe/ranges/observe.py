@@ -27,7 +27,7 @@ from heatfhe.errors import ConfigError, DataError, SiteError
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges.argmax import MAX_TEMPERATURE, sampled_rows
 from heatfhe.sites import Mode, Prepared
-from heatfhe.stages import Activation, Argmax, Attention, Gate, Linear, Norm, Patches, centred, readers, writers
+from heatfhe.stages import Activation, Argmax, Attention, Gate, Grid, Linear, Norm, centred, readers, writers
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
@@ -212,7 +212,7 @@ def observe(
                 observer.magnitude("logits", logits)
                 if argmax and prepared.architecture.of(Argmax):
                     _keep_rows(seen, logits, rng)
-                length = batch.shape[-1] if prepared.patches is None else prepared.patches.rows
+                length = batch.shape[-1] if prepared.grid is None else prepared.grid.rows
                 seen.context = max(seen.context, len(seen.prefix) + length)
                 seen.sequences += batch.shape[0]
                 reporter.advance("observe", sequences=seen.sequences)
@@ -252,8 +252,8 @@ def _watch(prepared: Prepared, observer: Observer) -> list[RemovableHandle]:
 
 
 def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
-    if prepared.patches is not None:
-        return _pixels(prepared.patches, sequence)
+    if prepared.grid is not None:
+        return _pixels(prepared.grid, sequence)
     ids = torch.as_tensor(np.asarray(sequence) if not isinstance(sequence, Tensor) else sequence).long()
     batch = ids[None] if ids.ndim == 1 else ids
     limits = prepared.architecture.shape
@@ -269,12 +269,12 @@ def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
     return batch
 
 
-def _pixels(patches: Patches, images: Any) -> Tensor:
+def _pixels(grid: Grid, images: Any) -> Tensor:
     """Images (B, channels, height, width): each by itself, in batches, or flat."""
     pixels = torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
-    if pixels.ndim <= 2 and pixels.shape[-1:] == (math.prod(patches.image),):
-        pixels = pixels.reshape(-1, *patches.image)
-    patches.checked(pixels.cpu().numpy())
+    if pixels.ndim <= 2 and pixels.shape[-1:] == (math.prod(grid.image),):
+        pixels = pixels.reshape(-1, *grid.image)
+    grid.checked(pixels.cpu().numpy())
     return pixels[None] if pixels.ndim == 3 else pixels
 
 

@@ -20,7 +20,7 @@ from heatfhe.sites.attention import AttentionSite
 from heatfhe.sites.guards import RangeBounds
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.switch import Mode, Switch, Tap
-from heatfhe.stages import Activation, Patches, sites
+from heatfhe.stages import Activation, Grid, Patches, sites
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -72,16 +72,16 @@ class Prepared(nn.Module):
                 f"prefix: {len(config.prefix)} public tokens, of a vocabulary of {shape.vocabulary}, must leave room "
                 f"in a context of {shape.context}; shorten it, or use the model's own tokenizer"
             )
-        if config.prefix and self.patches is not None:
+        if config.prefix and self.grid is not None:
             raise ConfigError(f"prefix: an image has no public tokens in front, got {len(config.prefix)}; leave it out")
         front = torch.tensor(config.prefix, dtype=torch.long, device=next(model.parameters()).device)
         self.register_buffer("front", front, persistent=False)
 
     @property
-    def patches(self) -> Patches | None:
-        """How images become rows, where the model classifies images."""
+    def grid(self) -> Grid | None:
+        """How images are cut, where the model classifies images; None of one that reads text."""
         start = self.architecture.stages[0]
-        return start if isinstance(start, Patches) else None
+        return start.grid if isinstance(start, Patches) else None
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -214,8 +214,8 @@ class Prepared(nn.Module):
 
     def behind_prefix(self, tokens: Tensor, model: Callable[..., Any]) -> Tensor:
         """Logits of images, or of tokens (B, T) behind the public prefix, by this model, its teacher or a copy."""
-        if self.patches is not None:
-            row: Tensor = model(pixel_values=tokens.reshape(-1, *self.patches.image)).logits
+        if self.grid is not None:
+            row: Tensor = model(pixel_values=tokens.reshape(-1, *self.grid.image)).logits
             return row[:, None]
         public = len(self.config.prefix)
         if not public:
@@ -239,8 +239,8 @@ class Prepared(nn.Module):
         if dtype is not None and dtype not in _DTYPES:
             raise ConfigError(f"unknown dtype {dtype!r}; have: {', '.join(_DTYPES)}")
         device = next(self.model.parameters()).device
-        ids = torch.as_tensor(tokens, dtype=torch.long if self.patches is None else None, device=device)
-        single = ids.ndim == (1 if self.patches is None else 3)
+        ids = torch.as_tensor(tokens, dtype=torch.long if self.grid is None else None, device=device)
+        single = ids.ndim == (1 if self.grid is None else 3)
         batch = ids[None] if single else ids
         if batch.numel() == 0:
             raise DataError("logits need at least one token, or one image")

@@ -105,21 +105,10 @@ class Embed(_Stage):
     position: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patches(_Stage):
-    """Rows of an image: a class token, then a linear map of every patch; a position's row is added to each of them.
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How an image is cut: its channels, height and width, and the height and width of a patch, which divide those."""
 
-    ``image`` is channels, height and width; ``patch`` the height and width of a patch, which divide those. ``weight``
-    is stored as the convolution it is in models, (width, channels, *patch); ``first`` is the class token.
-    """
-
-    _values: ClassVar[dict[str, str]] = {}
-    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": (), "bias": (), "first": (), "position": ()}
-    writes: str
-    weight: str
-    bias: str
-    first: str
-    position: str
     image: tuple[int, int, int]
     patch: tuple[int, int]
 
@@ -133,18 +122,8 @@ class Patches(_Stage):
 
     @property
     def rows(self) -> int:
-        """Rows it writes: the class token, and one for each patch."""
+        """Rows an image makes: the class token, and one for each patch."""
         return 1 + math.prod(side // part for side, part in zip(self.image[1:], self.patch))
-
-    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
-        """A row of positions for the class token and every patch."""
-        if self.rows != shape.context:
-            raise ConfigError(
-                f"an image of {_by(self.image[1:])} in patches of {_by(self.patch)} makes {self.rows} rows, the shape "
-                f"has a context of {shape.context}; an image takes all of it"
-            )
-        width, whole = shape.width, {self.weight: (shape.width, self.image[0], *self.patch), self.bias: (shape.width,)}
-        return Needs((), whole | {self.first: (1, 1, width), self.position: (1, self.rows, width)}, width)
 
     def checked(self, images: Any) -> NDArray[np.float64]:
         """Pixels (..., channels, height, width), or the reason why they are not such."""
@@ -159,12 +138,55 @@ class Patches(_Stage):
         return pixels
 
     def cut(self, images: Any) -> NDArray[np.float64]:
-        """Images (..., channels, height, width) as flat patches (..., rows - 1, pixels of one), as ``weight`` is."""
+        """Images (..., channels, height, width) as flat patches (..., rows - 1, channels * height * width of one)."""
         pixels = self.checked(images)
         (channels, height, width), (tall, wide) = self.image, self.patch
         split = pixels.reshape(*pixels.shape[:-3], channels, height // tall, tall, width // wide, wide)
         moved = np.moveaxis(split, (-4, -2), (-5, -4))  # (..., down, across, channels, tall, wide)
         return np.ascontiguousarray(moved.reshape(*pixels.shape[:-3], self.rows - 1, channels * tall * wide))
+
+    def project(self, images: Any, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows (..., rows, width) of images by the matrix of patches (pixels of one, width), without positions.
+
+        That of the class token is zero: all of it is in the positions, as is the bias (``circuit.Folded``).
+        """
+        patches = self.cut(images) @ matrix
+        return np.concatenate([np.zeros((*patches.shape[:-2], 1, patches.shape[-1])), patches], axis=-2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patches(_Stage):
+    """Rows of an image: a class token, then a linear map of every patch; a position's row is added to each of them.
+
+    ``image`` and ``patch`` are those of its ``grid``. ``weight`` is stored as the convolution it is in models, (width,
+    channels, *patch); ``first`` is the class token.
+    """
+
+    _values: ClassVar[dict[str, str]] = {}
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": (), "bias": (), "first": (), "position": ()}
+    writes: str
+    weight: str
+    bias: str
+    first: str
+    position: str
+    image: tuple[int, int, int]
+    patch: tuple[int, int]
+
+    @property
+    def grid(self) -> Grid:
+        """How images are cut."""
+        return Grid(self.image, self.patch)
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """A row of positions for the class token and every patch."""
+        rows, width = self.grid.rows, shape.width
+        if rows != shape.context:
+            raise ConfigError(
+                f"an image of {_by(self.image[1:])} in patches of {_by(self.patch)} makes {rows} rows, the shape has a "
+                f"context of {shape.context}; an image takes all of it"
+            )
+        whole = {self.weight: (width, self.image[0], *self.patch), self.bias: (width,)}
+        return Needs((), whole | {self.first: (1, 1, width), self.position: (1, rows, width)}, width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -268,6 +268,15 @@ class TokenPacking(Packing):
             block += 1
         return block, part
 
+    def pack_image(self, rows: Real) -> list[Real]:
+        """All rows of images (..., context, width), one slot vector (..., slots) per block, filled up with the last."""
+        filled = rows[..., np.minimum(np.arange(self.blocks * self.t), self.context - 1), :]
+        blocks = filled.reshape(*rows.shape[:-2], self.blocks, self.t, self.shape.width)
+        out = np.zeros((*rows.shape[:-2], self.blocks, self.D, self.t))
+        out[..., : self.shape.width, :] = blocks.swapaxes(-1, -2)
+        flat = np.tile(out.reshape(*rows.shape[:-2], self.blocks, -1), self.slots // self.n)
+        return [flat[..., block, :] for block in range(self.blocks)]
+
     def pack_tokens(self, rows: Real) -> list[Real]:
         """Rows of whole blocks, one slot vector per block."""
         blocks = np.asarray(rows, dtype=np.float64).reshape(-1, self.t, self.shape.width)

@@ -58,7 +58,7 @@ def record_packed(
     if circuit.front.length or any(stage.rotary is not None for stage in of(circuit.stages, Attention)):
         raise PlanError("a prefill knows neither rotary positions nor a public prefix yet; plan without it")
     b = Builder(circuit, packing, reach, True, contract, "A", tight)
-    run = _Packed(b, -(-tokens // packing.t), whole=circuit.patches is not None)
+    run = _Packed(b, -(-tokens // packing.t), whole=circuit.grid is not None)
     run.record()
     return replace(finish(b.r), packed=True)
 
