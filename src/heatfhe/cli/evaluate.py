@@ -18,7 +18,7 @@ from heatfhe.cli.bench_engine import (
     clock_of,
 )
 from heatfhe.cli.console import Console, warn_exceeded
-from heatfhe.cli.model_source import circuit_folder, circuit_tokens
+from heatfhe.cli.model_source import circuit_tokens, text_circuit
 from heatfhe.client import load_keyring, open_engine
 from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     costs = cost_table(args.costs or default_cost(params, priced_on))
     if args.text is not None and args.tokens is not None:
         raise ConfigError("--text and --tokens both say what to decode; give one")
-    circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
+    circuits = [text_circuit(name) for name in args.circuits]
     windows = _windows(args, circuits[0])
     found: list[Evaluation] = []
     free: dict[str, FreeRun] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import NOISE_SET, add_model, add_prefix, carried_in, load_text, model_folder
+from heatfhe.cli.model_source import NOISE_SET, add_model, add_prefix, carried_in, load_text, text_folder
 from heatfhe.errors import ConfigError
 from heatfhe.models import encoder
 from heatfhe.odd import beside, some_of
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     if args.out.exists() and not args.out.is_dir():
         raise ConfigError(f"{args.out}: is a file; give a folder for the run")
-    folder = model_folder(args.model)
+    folder = text_folder(args.model)
     encode, end = encoder(folder)
     prepared = prepare(folder, PrepareConfig(prefix=tuple(encode(args.prefix))))
     shape = prepared.architecture.shape
