@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError, DataError, WireError
-from heatfhe.planning import ProgramName
 from heatfhe.stages import Grid
 from heatfhe.wire import Fields, Limits, ModelConfig, parse
 
@@ -44,7 +43,7 @@ class Bundle:
         dtype = fields.choice("dtype", tuple(_DTYPES))
         shape = fields.integers("shape", lo=1, hi=1 << 24, longest=2)
         centred = fields.flag("centred") if "centred" in message.body else True
-        grid = _grid(fields, config) if ProgramName.CLASSIFY in config.programs else None
+        grid = _grid(fields, config) if "image" in message.body else None
         fields.done()
         raw = message.blocks.get("embedding", b"")
         wanted = config.vocabulary if grid is None else grid.image[0] * math.prod(grid.patch)

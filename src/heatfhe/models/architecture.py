@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heatfhe.errors import ConfigError
 from heatfhe.stages import Activation, Attention, Linear, Norm, Shape, Stage, of
@@ -51,3 +51,17 @@ class Architecture:
     def of(self, kind: type[S]) -> tuple[S, ...]:
         """Stages of one kind, in depth order."""
         return of(self.stages, kind)
+
+
+def check_heads_and_activation(config: Any) -> None:
+    """Refuse an activation without a fit, and heads that do not fill the width."""
+    if config.hidden_act not in ACTIVATIONS:
+        raise ConfigError(
+            f"config.hidden_act: {config.hidden_act!r} has no fit; have: {', '.join(sorted(ACTIVATIONS))}"
+        )
+    width = getattr(config, "head_dim", None)
+    if width is not None and width * config.num_attention_heads != config.hidden_size:
+        raise ConfigError(
+            f"config.head_dim: {config.num_attention_heads} heads of {width} do not make the hidden_size of "
+            f"{config.hidden_size}; use a checkpoint whose heads fill its width"
+        )

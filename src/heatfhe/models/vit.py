@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from heatfhe.errors import ConfigError
-from heatfhe.models.architecture import ACTIVATIONS, Architecture
+from heatfhe.models.architecture import ACTIVATIONS, Architecture, check_heads_and_activation
 from heatfhe.stages import Activation, Attention, Head, Linear, Norm, Patches, Residual, Shape, Stage
 
 # Modules of a layer: as transformers 5 names them, and where they are in transformers 4.
@@ -118,16 +118,7 @@ def _refuse_variants(model: Any, config: Any) -> None:
         )
     if config.num_labels < 2:
         raise ConfigError(f"config.num_labels: a classifier tells at least 2 labels apart, got {config.num_labels}")
-    if config.hidden_act not in ACTIVATIONS:
-        raise ConfigError(
-            f"config.hidden_act: {config.hidden_act!r} has no fit; have: {', '.join(sorted(ACTIVATIONS))}"
-        )
-    width = getattr(config, "head_dim", None)
-    if width is not None and width * config.num_attention_heads != config.hidden_size:
-        raise ConfigError(
-            f"config.head_dim: {config.num_attention_heads} heads of {width} do not make the hidden_size of "
-            f"{config.hidden_size}; use a checkpoint whose heads fill its width"
-        )
+    check_heads_and_activation(config)
     for field in ("attention_probs_dropout_prob", "hidden_dropout_prob"):
         if getattr(config, field):
             raise ConfigError(
