@@ -66,9 +66,9 @@ def gpt2_small(
         solver="plain",
         context=context,
         sequences=0,
-        norms={n: _norm(n, g, k) for n, g, k in zip(norms, goldschmidt, newton)},
-        softmaxes={f"h.{l}.attn": _softmax(l, passes[l], init[l], refine[l], context) for l in range(LAYERS)},
-        activations={f"h.{l}.mlp": _activation(l) for l in range(LAYERS)},
+        norms={n: norm(n, g, k) for n, g, k in zip(norms, goldschmidt, newton)},
+        softmaxes={(n := f"h.{l}.attn"): softmax(n, passes[l], init[l], refine[l]) for l in range(LAYERS)},
+        activations={(n := f"h.{l}.mlp"): activation(n, "gelu_new") for l in range(LAYERS)},
         argmax=ArgmaxCalibration(schedule=argmax_schedule(powers, argmax_solver)),
         magnitudes=_magnitudes(),
     )
@@ -95,7 +95,8 @@ def argmax_schedule(powers: tuple[int, ...] = POWERS, solver: str = "plain") -> 
     return ArgmaxCalibration.from_json({"schedule": held[f"{','.join(map(str, powers))} {solver}"]}).schedule
 
 
-def _norm(name: str, goldschmidt_count: int, newton_count: int) -> NormCalibration:
+def norm(name: str, goldschmidt_count: int, newton_count: int) -> NormCalibration:
+    """A norm of width 768 on a typical domain."""
     lo, hi = 0.3 * WIDTH, 30.0 * WIDTH
     return NormCalibration(
         name=name,
@@ -108,7 +109,8 @@ def _norm(name: str, goldschmidt_count: int, newton_count: int) -> NormCalibrati
     )
 
 
-def _softmax(layer: int, passes: int, init_count: int, refine_count: int, context: int) -> SoftmaxCalibration:
+def softmax(name: str, passes: int, init_count: int, refine_count: int) -> SoftmaxCalibration:
+    """A softmax on typical domains, in so many passes."""
     delta_1, delta_2, width = 4, 1 << passes, 8.0 * (1 << passes) / 2
     fit = SoftmaxFit(
         lo=-width / 2,
@@ -120,7 +122,7 @@ def _softmax(layer: int, passes: int, init_count: int, refine_count: int, contex
         refine=ReciprocalFit(lo=0.9, hi=10.0),
     )
     return SoftmaxCalibration(
-        name=f"h.{layer}.attn",
+        name=name,
         fit=fit,
         init_count=init_count,
         refine_count=refine_count,
@@ -129,9 +131,10 @@ def _softmax(layer: int, passes: int, init_count: int, refine_count: int, contex
     )
 
 
-def _activation(layer: int) -> ActivationCalibration:
-    fit = fit_activation("gelu_new", 32.0, tolerance=3e-3)
-    return ActivationCalibration(name=f"h.{layer}.mlp", fit=fit, observed=Domain(lo=-32.0, hi=32.0, how="assumed"))
+def activation(name: str, function: str) -> ActivationCalibration:
+    """An activation on inputs up to 32."""
+    fit = fit_activation(function, 32.0, tolerance=3e-3)
+    return ActivationCalibration(name=name, fit=fit, observed=Domain(lo=-32.0, hi=32.0, how="assumed"))
 
 
 def _magnitudes() -> dict[str, float]:

@@ -15,7 +15,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Floors, from the ground up. A room imports from floors below; beside it only where BESIDE says so.
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd"), 0),
+    **dict.fromkeys(
+        ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd", "images"), 0
+    ),
     **dict.fromkeys(("halting", "models", "sites"), 1),
     **dict.fromkeys(("ranges", "circuit", "ckks"), 2),
     **dict.fromkeys(("training", "lowering", "planning"), 3),
@@ -28,6 +30,7 @@ BESIDE = {
     ("assets", "errors"),
     ("files", "errors"),
     ("odd", "errors"),
+    ("images", "errors"),
     ("records", "approx"),
     ("records", "errors"),
     ("records", "files"),
@@ -36,7 +39,19 @@ BESIDE = {
     ("stages", "errors"),
     ("stages", "records"),
 }
-TORCH_FREE = ("approx", "records", "errors", "files", "progress", "assets", "doors", "stages", "odd", "models") + (
+TORCH_FREE = (
+    "approx",
+    "records",
+    "errors",
+    "files",
+    "progress",
+    "assets",
+    "doors",
+    "stages",
+    "odd",
+    "images",
+    "models",
+) + (
     "circuit",
     "planning",
     "ckks",

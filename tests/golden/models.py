@@ -12,22 +12,29 @@ import torch
 
 from tests.gpt2_tiny import tiny_gpt2
 from tests.llama_tiny import tiny_llama
+from tests.vit_tiny import tiny_vit
 
 MODELS = {
     "gpt2": lambda: tiny_gpt2(),
     "llama": lambda: tiny_llama(3, tie_word_embeddings=False),
     "llama, tied, with biases": lambda: tiny_llama(4, tie_word_embeddings=True),
+    "vit": lambda: tiny_vit(1),
 }
 
 
 def portrait(name: str) -> dict[str, Any]:
-    """Parameters with their shapes, modules that hold one, and logits of three tokens to six digits."""
+    """Parameters with their shapes, modules that hold one, and logits of three tokens, or an image, to six digits."""
     model = MODELS[name]()
     with torch.no_grad():
         for number, parameter in enumerate(dict(sorted(model.named_parameters())).values()):
             wave = torch.arange(parameter.numel(), dtype=torch.float64).mul(0.7 + 0.01 * number).sin()
             parameter.copy_(0.4 * wave.reshape(parameter.shape) + (1.0 if parameter.ndim == 1 else 0.0))
-        logits = model.double()(torch.tensor([[5, 17, 40]])).logits[0, :, ::8]
+        model.double()
+        if name == "vit":
+            wave = torch.arange(3 * 4 * 8, dtype=torch.float64).mul(0.3).cos().reshape(1, 3, 4, 8)
+            logits = model(pixel_values=wave).logits
+        else:
+            logits = model(torch.tensor([[5, 17, 40]])).logits[0, :, ::8]
     return {
         "class": type(model).__name__,
         "parameters": {key: list(value.shape) for key, value in model.named_parameters()},

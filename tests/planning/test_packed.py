@@ -137,7 +137,7 @@ def test_a_plan_with_a_prefill_is_read_as_it_was_written(tmp_path: Any) -> None:
     assert again.program("prefill") == made.program("prefill")
 
 
-@pytest.mark.parametrize("key", ["@head", "@a/q&b", "@a/k&b/v&c/q", "@@a", "@embedding.0", "@a/k&@b/v"])
+@pytest.mark.parametrize("key", ["@centred", "@head&a/v", "@a/q&b", "@a/k&b/v&c/q", "@@a", "@embedding.0", "@a/k&@b/v"])
 def test_keys_that_name_no_map_of_many_tokens(key: str) -> None:
     with pytest.raises(ConfigError, match="not a linear map's key"):
         parse_weight(key)

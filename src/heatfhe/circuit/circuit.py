@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import hub, store
 from heatfhe.circuit.fold import Folded, fold
-from heatfhe.circuit.forward import Cache, Rows, Tap, embed, forward, no_tap, one_hot
+from heatfhe.circuit.forward import Cache, Rows, Tap, embed, embed_images, forward, no_tap, one_hot
 from heatfhe.circuit.show import facts_table
 from heatfhe.circuit.spec import check
 from heatfhe.errors import ConfigError, DataError
 from heatfhe.records import FAINT_LEADER, Calibration
-from heatfhe.stages import Shape, Stage
+from heatfhe.stages import Grid, Patches, Shape, Stage
 
 Tokens = NDArray[np.int64]
 log = logging.getLogger(__name__)
@@ -114,12 +114,22 @@ class Circuit:
         """Identifies the circuit: stages, weights, constants."""
         return store.circuit_digest(self)
 
-    def run(self, tokens: Sequence[int] | Tokens, *, tap: Tap = no_tap) -> Rows:
+    @property
+    def grid(self) -> Grid | None:
+        """How images are cut, where the circuit classifies images; None of one that reads text."""
+        start = self.stages[0]
+        return start.grid if isinstance(start, Patches) else None
+
+    def run(self, tokens: Sequence[int] | Tokens | Rows, *, tap: Tap = no_tap) -> Rows:
         """Logits in float64 for one sequence (T,) or a batch (B, T): the circuit's meaning.
+
+        A circuit of images takes pixels (B..., channels, height, width) and gives one row of logits for each image.
 
         >>> circuit.run([5, 17, 3]).shape          # doctest: +SKIP
         (3, 1024)
         """
+        if self.grid is not None:
+            return forward(self, embed_images(self, self.grid, tokens), Cache(), tap=tap)
         ids = np.asarray(tokens, dtype=np.int64)
         if ids.ndim == 0 or ids.shape[-1] == 0:
             raise ConfigError("run needs at least one token")
@@ -137,6 +147,8 @@ class Circuit:
         """
         if count < 1:
             raise ConfigError(f"generate needs a count of at least 1, got {count}")
+        if self.grid is not None:
+            raise ConfigError(f"circuit {self.name} classifies images and generates no text; use run, or heat classify")
         cache = self.front.spread(())
         ids = np.asarray(prompt, dtype=np.int64)
         if ids.size == 0:

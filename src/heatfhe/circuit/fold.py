@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.stages import Attention, Embed, Head, Linear, Norm, Stage, centred, of, readers, writers
+from heatfhe.stages import Attention, Embed, Head, Linear, Norm, Patches, Stage, centred, of, readers, writers
 
 Matrix = NDArray[np.float64]
 
@@ -32,7 +32,10 @@ class FoldedLinear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """All weights a circuit computes with. ``linears`` is keyed by stage name, ``head`` maps width to vocabulary."""
+    """All weights a circuit computes with. ``linears`` is keyed by stage name, ``head`` maps width to vocabulary.
+
+    Of images, ``token`` maps the pixels of a patch to the width; ``position`` then holds its bias and the class token.
+    """
 
     token: Matrix
     position: Matrix | None
@@ -55,7 +58,7 @@ def fold(stages: Sequence[Stage], weights: Mapping[str, NDArray[Any]]) -> Folded
 
     def through(stage: Linear | Head, weight: Matrix) -> FoldedLinear:
         """Behind the norm that it reads, if it reads one."""
-        bias = np.zeros(weight.shape[1]) if isinstance(stage, Head) or stage.bias is None else wide(stage.bias)
+        bias = np.zeros(weight.shape[1]) if stage.bias is None else wide(stage.bias)
         norm = made[stage.reads]
         if not isinstance(norm, Norm):
             return FoldedLinear(weight, bias)
@@ -72,10 +75,18 @@ def fold(stages: Sequence[Stage], weights: Mapping[str, NDArray[Any]]) -> Folded
             if isinstance(reader, Attention) and reader.shared > 1:
                 linear = FoldedLinear(*(_for_every_head(reader, stage, m) for m in (linear.weight, linear.bias)))
         linears[stage.name] = linear
-    (embed,), (head,) = of(stages, Embed), of(stages, Head)
+    (head,), start = of(stages, Head), stages[0]
+    if isinstance(start, Patches):
+        token = wide(start.weight).reshape(len(weights[start.bias]), -1).T
+        added = np.concatenate([wide(start.first)[0], np.tile(wide(start.bias), (start.grid.rows - 1, 1))])
+        position: Matrix | None = wide(start.position)[0] + added
+    else:
+        assert isinstance(start, Embed)
+        token = wide(start.token)
+        position = None if start.position is None else wide(start.position)
     return Folded(
-        token=settle(wide(embed.token)),
-        position=None if embed.position is None else settle(wide(embed.position)),
+        token=settle(token),
+        position=None if position is None else settle(position),
         linears=linears,
         head=through(head, wide(head.weight).T),
     )

@@ -9,14 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.approx import activation, cutmax, exact_activation, inverse_sqrt, rms_norm, softmax, softmax_solvers
 from heatfhe.errors import ConfigError
-from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Residual, turns
+from heatfhe.stages import (
+    Activation,
+    Argmax,
+    Attention,
+    Embed,
+    Gate,
+    Grid,
+    Head,
+    Linear,
+    Norm,
+    Patches,
+    Residual,
+    turns,
+)
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
@@ -55,6 +68,11 @@ def embed(circuit: Circuit, tokens: NDArray[np.int64], start: int) -> Rows:
     return circuit.folded.placed(circuit.folded.token[tokens], start)
 
 
+def embed_images(circuit: Circuit, grid: Grid, images: Any) -> Rows:
+    """Rows of the residual stream for images (B..., channels, height, width): the class token's first."""
+    return circuit.folded.placed(grid.project(images, circuit.folded.token), 0)
+
+
 def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, exact: bool = False) -> Rows:
     """Logits of rows of the residual stream (B..., T, d) that come after the cached ones.
 
@@ -65,7 +83,7 @@ def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, exact
     values: dict[str, Rows] = {}
     last = x
     for stage in circuit.stages:
-        if isinstance(stage, Embed):
+        if isinstance(stage, (Embed, Patches)):
             out = x
         elif isinstance(stage, Norm):
             out = (_exact_norm if exact else _norm)(circuit, stage, values[stage.reads], tap)
@@ -82,7 +100,8 @@ def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, exact
         elif isinstance(stage, Residual):
             out = values[stage.reads] + values[stage.branch]
         elif isinstance(stage, Head):
-            out = values[stage.reads] @ circuit.folded.head.weight + circuit.folded.head.bias
+            given = values[stage.reads][..., :1, :] if stage.first else values[stage.reads]
+            out = given @ circuit.folded.head.weight + circuit.folded.head.bias
         elif isinstance(stage, Argmax):
             break
         values[stage.writes] = last = tap(stage.writes, out)
@@ -132,7 +151,7 @@ def _attention(
         v = np.concatenate([cache.values[stage.name], v], axis=-2)
     cache.keys[stage.name], cache.values[stage.name] = k, v
     rows, columns = q.shape[-2], k.shape[-2]
-    positions = start + np.arange(rows)
+    positions = start + np.arange(rows) if stage.causal else np.full(rows, columns - 1)
     mask = (np.arange(columns)[None, :] <= positions[:, None]).astype(np.float64)
     row_length = (positions + 1.0)[:, None]
     scores = tap(f"{stage.name}/scores", (q @ k.swapaxes(-1, -2)) / stage.divisor(shape.head_width))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from heatfhe.stages import Activation, Attention, Norm
+from heatfhe.stages import Activation, Attention, Norm, Patches
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
@@ -36,7 +36,7 @@ def show(circuit: Circuit) -> str:
         elif isinstance(stage, Activation):
             a = c.activations[stage.name]
             detail = f" {stage.function} bound {a.fit.bound:.4g} {a.fit.kind} {a.fit.levels} levels"
-        reads = ", ".join(stage.inputs) or "tokens"
+        reads = ", ".join(stage.inputs) or ("image" if isinstance(stage, Patches) else "tokens")
         lines.append(f"{stage.writes} = {type(stage).__name__.lower()}({reads}){detail}")
     return "\n".join(lines) + "\n"
 

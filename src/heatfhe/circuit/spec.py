@@ -12,7 +12,21 @@ from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
 from heatfhe.records import Calibration
-from heatfhe.stages import Activation, Argmax, Attention, Embed, Head, Linear, Norm, Residual, Shape, Stage, centred, of
+from heatfhe.stages import (
+    Activation,
+    Argmax,
+    Attention,
+    Embed,
+    Head,
+    Linear,
+    Norm,
+    Patches,
+    Residual,
+    Shape,
+    Stage,
+    centred,
+    of,
+)
 
 Weights = Mapping[str, NDArray[Any]]
 _NAME = re.compile(
@@ -47,6 +61,8 @@ def check(stages: Sequence[Stage], weights: Weights, shape: Shape, calibration: 
             "calibrate on windows of the full context"
         )
     prefix = calibration.prefix
+    if prefix and isinstance(stages[0], Patches):
+        raise ConfigError(f"prefix: an image has no public tokens in front, got {len(prefix)}; leave them out")
     if len(prefix) >= shape.context or any(not 0 <= token < shape.vocabulary for token in prefix):
         raise ConfigError(
             f"prefix: {len(prefix)} public tokens, of a vocabulary of {shape.vocabulary}, must leave room in a context "
@@ -89,10 +105,16 @@ def _check_order(stages: Sequence[Stage], shape: Shape) -> None:
     """One embedding first, one head, at most one argmax, right after it; as many attentions as layers; names once."""
     kinds = [type(stage) for stage in stages]
     ends = kinds[-2:] if kinds[-1:] == [Argmax] else kinds[-1:]
-    if kinds[:1] != [Embed] or ends[:1] != [Head] or any(kinds.count(k) > 1 for k in (Embed, Head, Argmax)):
+    once = (Embed, Patches, Head, Argmax)
+    if (
+        kinds[:1] not in ([Embed], [Patches])
+        or ends[:1] != [Head]
+        or any(kinds[1:].count(k) > (k in once[2:]) for k in once)
+    ):
         raise ConfigError("a circuit begins with its one embedding and ends with its one head, or an argmax after it")
     if kinds.count(Attention) != shape.layers:
         raise ConfigError(f"{kinds.count(Attention)} attentions do not make {shape.layers} layers")
+    _check_rows(stages)
     names = [stage.name for stage in stages if isinstance(stage, (Norm, Linear, Attention, Activation))]
     if len(set(names)) != len(names):
         raise ConfigError("two stages share a name")
@@ -104,4 +126,16 @@ def _check_order(stages: Sequence[Stage], shape: Shape) -> None:
         if not _NAME.fullmatch(name) or name.rpartition(".")[2].isdecimal():
             raise ConfigError(
                 f"{name[:64]!r}: a stage's name has letters, digits, dots, dashes, underscores, and no number last"
+            )
+
+
+def _check_rows(stages: Sequence[Stage]) -> None:
+    """Text is read causally, with logits after every token; an image as a whole, with one row of logits."""
+    whole = isinstance(stages[0], Patches)
+    for stage in stages:
+        if isinstance(stage, Attention) and stage.causal == whole:
+            raise ConfigError(f"{stage.name}: attention is causal over a text and over all rows of an image")
+        if (isinstance(stage, Head) and stage.first != whole) or (isinstance(stage, Argmax) and whole):
+            raise ConfigError(
+                f"{stage.label}: the class token of an image has logits, and so has every token of a text"
             )

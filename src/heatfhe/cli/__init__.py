@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "keygen": "make keys for a server's model",
         "generate": "ask, privately",
         "chat": "talk, privately, line by line",
+        "classify": "name what images show, privately",
         "sessions": "list and delete sessions and keys on a server",
         "proxy": "OpenAI-compatible endpoint on this machine",
     },

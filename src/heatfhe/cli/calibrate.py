@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, add_prefix, load_text, model_folder
+from heatfhe.cli.model_source import add_model, add_prefix, load_text, text_folder
 from heatfhe.errors import ConfigError
 from heatfhe.models import encoder
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         form=args.form,
         activation_tolerance=args.activation_tolerance,
     )
-    folder = model_folder(args.model)
+    folder = text_folder(args.model)
     encode, end = encoder(folder)
     prepared = prepare(folder, PrepareConfig(prefix=tuple(encode(args.prefix))))
     longest = prepared.architecture.shape.context - len(prepared.config.prefix)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, model_folder
+from heatfhe.cli.model_source import add_model, text_folder
 from heatfhe.errors import ConfigError
 from heatfhe.files import atomic_write, write_json
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             parameter_set(name)
     if args.processes < 1:
         raise ConfigError(f"--processes takes a number of at least 1, got {args.processes}")
-    model_folder(args.model)
+    text_folder(args.model)
     named = args.recipe or ("default-model" if args.model == "default" else "gpt2-small")
 
     def base(solver: str) -> Recipe:

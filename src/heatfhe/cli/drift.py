@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
 from heatfhe.cli import drift_by_value as drift_by_value_output
 from heatfhe.cli.bench_engine import add_device_argument
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import circuit_folder
+from heatfhe.cli.model_source import text_circuit
 from heatfhe.engine import BootstrapNoise, Noise, NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import DRIFT_SEEDS as SEEDS
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.out is not None and not args.by_value:
         raise ConfigError("-o keeps the finished values of --by-value; give both or neither")
     params = preset(args.params)
-    circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
+    circuits = [text_circuit(name) for name in args.circuits]
     noises = _noises(args, params)
     few = args.device == "cpu" and params.slots > LARGE
     count = args.windows or (SMALL[0] if few else WINDOWS)

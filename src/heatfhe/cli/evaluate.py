@@ -19,7 +19,7 @@ from heatfhe.cli.bench_engine import (
     clock_of,
 )
 from heatfhe.cli.console import Console, warn_exceeded
-from heatfhe.cli.model_source import circuit_folder, circuit_tokens
+from heatfhe.cli.model_source import circuit_tokens, text_circuit
 from heatfhe.client import load_keyring, open_engine
 from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise ConfigError("--text and --tokens both say what to decode; give one")
     if args.ray and args.out is None:
         raise ConfigError("--ray needs -o FOLDER, seen by every machine of the cluster: windows are kept there")
-    circuits = [Circuit.load(circuit_folder(name)) for name in args.circuits]
+    circuits = [text_circuit(name) for name in args.circuits]
     windows = _windows(args, circuits[0])
     found: list[Evaluation] = []
     free: dict[str, list[FreeRun]] = {}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from heatfhe.assets import default_circuit, sampled_stories
 from heatfhe.circuit import Circuit
-from heatfhe.errors import DataError, HeatError
+from heatfhe.errors import ConfigError, DataError, HeatError
 from heatfhe.models import model_folder as model_folder
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """The positional model argument."""
     parser.add_argument(
         "model",
-        help="folder of a Hugging Face GPT-2 or Llama checkpoint, its name on the hub (openai-community/gpt2), or "
+        help="folder of a Hugging Face GPT-2, Llama or ViT checkpoint, its name on the hub (openai-community/gpt2), or "
         "'default' for the embedded model",
     )
 
@@ -70,6 +71,29 @@ def circuit_folder(name: str) -> Path:
     if name == "default-calibrated":
         return default_circuit("calibrated")
     return Path(name)
+
+
+def text_circuit(name: str) -> Circuit:
+    """The circuit behind a name, for a command that runs text through it."""
+    circuit = Circuit.load(circuit_folder(name))
+    if circuit.grid is not None:
+        raise ConfigError(f"{circuit.name}: classifies images, and this command runs text; use heat classify")
+    return circuit
+
+
+def text_folder(name: str) -> Path:
+    """The checkpoint folder behind a name, for a command that reads text."""
+    folder = model_folder(name)
+    try:
+        named = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+    except (OSError, ValueError, AttributeError):
+        return folder  # whoever loads it says what is wrong
+    if any(str(kind).endswith("ForImageClassification") for kind in named):
+        raise ConfigError(
+            f"{name}: classifies images, and this command reads text; calibrate and train it in Python "
+            "(training.Images, docs/models.md)"
+        )
+    return folder
 
 
 def circuit_tokens(path: Path, circuit: Circuit) -> Any:

@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
     parser.add_argument(
         "--programs",
-        help=f"comma-separated, of {', '.join(ProgramName)} (default: all that a server offers with -o, else {SHOWN})",
+        help=f"comma-separated, of {', '.join(ProgramName)} (default: all that a server offers with -o, else {SHOWN}; of "
+        "images classify)",
     )
     parser.add_argument(
         "--prefill", type=int, metavar="TOKENS", help="a program for so many prompt tokens at once, too"
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, print, write."""
     circuit, params = Circuit.load(circuit_folder(args.circuit)), preset(args.params)
     table = cost_table(args.costs or default_cost(params, args.device))
-    asked = args.programs or (SERVED if args.out is not None else SHOWN)
-    names = tuple(n.strip() for n in asked.split(",") if n.strip())
+    asked = args.programs or (None if circuit.grid is not None else SERVED if args.out is not None else SHOWN)
+    names = tuple(n.strip() for n in asked.split(",") if n.strip()) if asked else None
     options: dict[str, Any] = {"cost": table, "context": args.context, "programs": names, "mlp": args.mlp}
     options |= {"contract": not args.cut_polynomials, "precision": args.precision, "prefill": args.prefill}
     if args.compare:
@@ -111,7 +112,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print("levels along the longest path: " + level_digits(level_path(made.program(name))))
     keys = f"{len(made.rotations)} rotations, {len(made.bootstrap_periods)} bootstrap periods"
     console.print(f"\nkeys: {keys}, about {key_bytes(made) / 2**20:.0f} MiB")
-    for name in dict.fromkeys((names[0], tuple(made.programs)[-1] if made.prefill else names[0])):
+    first, *_, last = (*made.programs, *made.programs)
+    for name in dict.fromkeys((first, last if made.prefill else first)):
         console.print(f"encoded weights of one {name} step: {weight_bytes(made, name) / 2**20:.0f} MiB")
     if args.rotations:
         console.print("rotations: " + " ".join(str(k) for k in made.rotations))

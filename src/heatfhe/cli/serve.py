@@ -238,7 +238,8 @@ def _planned(circuit: Any, args: argparse.Namespace, console: Console) -> Path:
     if not path.exists():
         console.print(f"planning {circuit.name} for {args.params} ...")
         path.parent.mkdir(parents=True, exist_ok=True)
-        programs = (ProgramName.GENERATE, ProgramName.PROMPT, ProgramName.LOGITS, ProgramName.SAMPLE)
+        text = (ProgramName.GENERATE, ProgramName.PROMPT, ProgramName.LOGITS, ProgramName.SAMPLE)
+        programs = text if circuit.grid is None else None
         more = {"precision": args.precision, "prefill": args.prefill}
         plan(circuit, params, context=context, programs=programs, cost=cost, **more).save(path)
     return path

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from heatfhe.assets import sampled_stories
-from heatfhe.circuit import Circuit
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import circuit_folder, circuit_tokens
+from heatfhe.cli.model_source import circuit_tokens, text_circuit
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation import STRESS_HEADERS, stress_circuit, stress_rows, text_rows
 from heatfhe.odd import KINDS
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Load, run, print; the exit code says whether the work was done, not what it found."""
-    circuit = Circuit.load(circuit_folder(args.circuit))
+    circuit = text_circuit(args.circuit)
     positions = args.positions or circuit.room
     if not 2 <= positions <= circuit.room:
         raise ConfigError(f"--positions lies between 2 and the circuit's context of {circuit.room}")

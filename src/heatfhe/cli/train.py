@@ -18,8 +18,8 @@ from heatfhe.cli.model_source import (
     add_prefix,
     carried_in,
     load_text,
-    model_folder,
     prices_in,
+    text_folder,
 )
 from heatfhe.cli.provenance import RUN_FILE, RUN_KIND, RUN_VERSION, run_facts
 from heatfhe.errors import ConfigError
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     if args.out.exists() and not args.out.is_dir():
         raise ConfigError(f"{args.out}: is a file; give a folder for the run")
-    folder = model_folder(args.model)
+    folder = text_folder(args.model)
     encode, end = encoder(folder)
     prefix = tuple(encode(args.prefix))
     architecture, parameters = described(folder)

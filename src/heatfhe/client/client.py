@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from numpy.typing import NDArray
 
 from heatfhe.client.bundle import LIMITS as BUNDLE_LIMITS
 from heatfhe.client.bundle import Bundle
@@ -32,9 +33,10 @@ from heatfhe.errors import ConfigError, WireError
 from heatfhe.files import atomic_write
 from heatfhe.planning import ProgramName
 from heatfhe.progress import SILENT, Reporter
-from heatfhe.wire import Fields, ModelConfig
+from heatfhe.wire import MAX_STEPS, Fields, ModelConfig
 
 _TOKENIZER_BYTES = 256 << 20
+_PATCH_PIXELS = 1 << 16  # at most, of all channels
 
 
 class Client:
@@ -117,7 +119,7 @@ class Client:
                 return Bundle.read(path.read_bytes(), self.config)
             except WireError:
                 path.unlink()
-        table = self.config.vocabulary * self.layout.width * 8
+        table = max(self.config.vocabulary, _PATCH_PIXELS) * self.layout.width * 8
         most = min(table + _TOKENIZER_BYTES, BUNDLE_LIMITS.total_bytes)
         data = self._link.ask("GET", f"/v1/models/{self.config.model}/bundle", most=most).content
         found = Bundle.read(data, self.config)
@@ -217,6 +219,8 @@ class Client:
     ) -> list[int]:
         """Token ids of a prompt, or the reason why it cannot be asked. No session is opened for that."""
         sampler, talk = sampler or Sampler(), conversation or Conversation()
+        if ProgramName.CLASSIFY in self.config.programs:
+            raise ConfigError(f"{self.config.model}: classifies images and continues no text; use heat classify")
         if sampler.needs_logits and not interactive:
             raise ConfigError(
                 "top_p and repetition_penalty need decrypted logits; use interactive mode for them: heat generate "
@@ -295,8 +299,34 @@ class Client:
         work = steps.interactive if interactive else steps.free
         return self._conduct(talk, keep, ours, lambda out: work(asked, rng, out)).tokens(facts)
 
+    def check_images(self, images: Any) -> NDArray[np.float64]:
+        """Rows of images (N, channels, height, width), or the reason why they cannot be asked about."""
+        if ProgramName.CLASSIFY not in self.config.programs:
+            raise ConfigError(f"{self.config.model}: continues text and classifies no images; use heat generate")
+        rows = self.bundle.image_rows(images)
+        most = self.config.limits.get("max_steps", MAX_STEPS)
+        if rows.ndim != 3 or not 1 <= len(rows) <= most:
+            raise ConfigError(f"give 1 to {most} images at once (N, channels, height, width), got {np.shape(images)}")
+        return rows
+
+    def classify(
+        self, images: Any, *, conversation: Conversation | None = None, facts: Facts | None = None
+    ) -> Iterator[int]:
+        """Labels of images (N, channels, height, width) as they come; their logits are in ``conversation``.
+
+        All are sent at once, each as its projected patches, encrypted; the session is deleted at the end. The server
+        learns how many images there are. What is sent does not depend on what is read.
+
+        >>> list(client.classify(pixels))                                                       # doctest: +SKIP
+        """
+        with self._link.turn:
+            rows = self.check_images(images)
+        talk, steps = conversation or Conversation(), self._steps()
+        talk.session = self.open().session
+        return self._conduct(talk, False, True, lambda out: steps.classify(rows, talk, False, out)).tokens(facts)
+
     def resume(self, facts: Facts | None = None) -> Iterator[int]:
-        """Go on with the job an interrupted client left: all its tokens, from the first."""
+        """Go on with the job an interrupted client left: all its tokens, or labels, from the first."""
         with self._link.turn:
             found = self.pending.latest(self.config.config_id)
         if found is None:

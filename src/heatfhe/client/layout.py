@@ -3,7 +3,8 @@
 
 A token's row of width d sits at slots s with s mod D < d, repeated with period D. One number per word sits in ``parts``
 ciphertexts: part p holds word p*P + (s mod P) at slot s. Padding is zero. Where a server takes the tokens of a prompt
-at once, t to a ciphertext, block b of them holds entry i of token b*t + c at slot i*t + c, repeated with period D*t.
+at once, t to a ciphertext, block b of them holds entry i of token b*t + c at slot i*t + c, repeated with period D*t. So
+do the rows of an image; of its logits, part p holds label p*D + i at slot i*t.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import WireError
+from heatfhe.planning import ProgramName
 from heatfhe.wire import Fields, ModelConfig
 
 Real = NDArray[np.float64]
@@ -47,7 +49,11 @@ class Layout:
             Fields(top.object("vocabulary"), of="layout vocabulary"),
         )
         many = {"tokens": slots, "blocks": config.context, "level": levels, "least": 1 << 22}
-        packed = Fields(top.object("prefill"), of="layout prefill") if "prefill" in config.layout else None
+        image = ProgramName.CLASSIFY in config.programs
+        name = "image" if image else "prefill"
+        if image:
+            del many["least"]
+        packed = Fields(top.object(name), of=f"layout {name}") if name in config.layout else None
         at_once = [packed.integer(name, lo=name != "level", hi=hi) for name, hi in many.items()] if packed else []
         if packed:
             packed.done()
@@ -70,6 +76,8 @@ class Layout:
             raise WireError("layout: periods must divide the slots and hold their row; do not use this server")
         if layout.tokens and slots % (layout.width_period * layout.tokens):
             raise WireError("layout: the tokens of a prefill must fill the slots; do not use this server")
+        if image and layout.tokens * layout.blocks < config.context:
+            raise WireError("layout: the rows of an image do not fit their ciphertexts; do not use this server")
         if layout.vocabulary != config.vocabulary or layout.vocabulary > layout.parts * layout.word_period:
             raise WireError("layout: the vocabulary does not fit its parts; do not use this server")
         return layout
@@ -92,6 +100,10 @@ class Layout:
         padded = np.zeros((self.blocks, self.width_period, self.tokens))
         padded[:, : self.width] = filled.swapaxes(1, 2)
         return [np.tile(block.reshape(-1), self.slots // block.size) for block in padded]
+
+    def read_labels(self, parts: list[NDArray[Any]]) -> Real:
+        """The logits of an image: those of its first row."""
+        return self.read_words([part[: self.word_period * self.tokens : self.tokens] for part in parts])
 
     def place_words(self, values: Real) -> list[Real]:
         """One number per word, as one slot vector per part."""

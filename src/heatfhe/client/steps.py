@@ -22,7 +22,7 @@ from heatfhe.client.sampling import Sampler
 from heatfhe.client.talk import Conversation
 from heatfhe.engine import Keyring
 from heatfhe.planning import ProgramName
-from heatfhe.wire import Fields, JobHead, ModelConfig
+from heatfhe.wire import MODES, Fields, JobHead, ModelConfig
 
 DUMMY = 0  # a token to send where the true one could not be read
 
@@ -78,9 +78,30 @@ class Steps:
         sent = self._send(asked, asked.ids, program=program, steps=asked.tokens, noise=noise)
         self._fetch(sent, asked.talk, lambda parts: self._take_word(asked.talk, parts, asked.end, out), out, asked.stop)
 
+    def classify(self, images: NDArray[np.float64], talk: Conversation, keep: bool, out: Exchange) -> None:
+        """One job for all images: their rows (N, rows, width) as whole blocks, a row of logits for each of them."""
+        level, layout = self._layout.block_level, self._layout
+        inputs = [self._keyring.encrypt(v, level=level) for rows in images for v in layout.place_blocks(rows)]
+        head = JobHead(
+            config_id=self._config.config_id,
+            plan=self._config.plan,
+            key_set=self._key_set,
+            program=ProgramName.CLASSIFY,
+            steps=len(images),
+            start=0,
+            inputs=len(inputs),
+        )
+        sent = self._jobs.send(talk.session, head, inputs, (), keep=keep)
+        self._fetch(sent, talk, lambda parts: self._take_label(talk, parts, out), out)
+
     def again(self, job: PendingJob, talk: Conversation, out: Exchange) -> None:
-        """The outputs of a job in free running that another process sent."""
-        self._fetch(self._jobs.again(job), talk, lambda parts: self._take_word(talk, parts, None, out), out)
+        """The outputs of a job, of images or in free running, that another process sent."""
+        images = job.mode == MODES[ProgramName.CLASSIFY]
+
+        def take(parts: Sequence[bytes]) -> bool:
+            return self._take_label(talk, parts, out) if images else self._take_word(talk, parts, None, out)
+
+        self._fetch(self._jobs.again(job), talk, take, out)
 
     def interactive(self, asked: Asked, rng: np.random.Generator, out: Exchange) -> None:
         """One job per step: logits come back, the client chooses and sends its choice."""
@@ -134,6 +155,18 @@ class Steps:
 
         token = out.attempt(read)
         return token is not None and token == end
+
+    def _take_label(self, talk: Conversation, parts: Sequence[bytes], out: Exchange) -> bool:
+        """Read the label of an image, the largest of its logits; nothing ends a job of images."""
+
+        def read() -> int:
+            row = self._layout.read_labels([self._keyring.decrypt(p) for p in parts])
+            logits = read_logits(round_to_bits(row, self._bits), len(talk.logits))
+            talk.logits.append(tuple(logits.tolist()))
+            return int(np.argmax(logits))
+
+        out.attempt(read)
+        return False
 
     def _decrypt(self, parts: Sequence[bytes]) -> NDArray[np.float64]:
         return self._layout.read_words([self._keyring.decrypt(p) for p in parts])

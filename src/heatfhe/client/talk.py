@@ -28,7 +28,7 @@ class Answer:
 class Conversation:
     """A session on the server as the client knows it: how many positions its cache holds, and what was said.
 
-    One without a name is opened by the first question that is asked in it.
+    One without a name is opened by the first question that is asked in it. ``logits`` are those of images.
     """
 
     session: str = ""
@@ -38,3 +38,4 @@ class Conversation:
     faint: int = 0
     exceeded: int = 0
     tokens: list[int] = field(default_factory=list)
+    logits: list[tuple[float, ...]] = field(default_factory=list)

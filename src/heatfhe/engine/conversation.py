@@ -65,6 +65,11 @@ class Conversation:
         self.cache = self.runner.run(ProgramName.PREFILL, {"x": x}, tokens - 1, self._reporter)
         self.position = tokens
 
+    def classify(self, x: Sequence[Any]) -> list[Any]:
+        """The encrypted logits of an image; ``x`` are whole blocks of its rows. It leaves nothing in the cache."""
+        last = self.runner.plan.context - 1
+        return self.runner.run(ProgramName.CLASSIFY, {"x": x}, last, self._reporter)["logits"]
+
     def embed(self, token: Sequence[Any]) -> list[Any]:
         """An encrypted one-hot row as the input of a step."""
         return self.runner.run(ProgramName.EMBED, {"token": token}, self.position, self._reporter)["x"]
@@ -99,6 +104,11 @@ class Conversation:
             raise WireError("the session holds no generated token to go on from; send an input")
         x = None if token is None else [self._parse(program, "x", token)]
         made = self.step(program, x, [self._parse(program, "noise", part) for part in noise])
+        return tuple(self.runner.engine.dump(v) for v in made)
+
+    def label(self, blocks: Sequence[bytes]) -> tuple[bytes, ...]:
+        """An image with inputs from the wire, and its logits for the wire."""
+        made = self.classify([self._parse(ProgramName.CLASSIFY, "x", data) for data in blocks])
         return tuple(self.runner.engine.dump(v) for v in made)
 
     def fill(self, blocks: Sequence[bytes], tokens: int) -> None:

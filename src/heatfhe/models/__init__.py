@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heatfhe.errors import ConfigError
-from heatfhe.models import gpt2, llama
+from heatfhe.models import gpt2, llama, vit
 from heatfhe.models.architecture import Architecture
 from heatfhe.models.gpt2 import stages as gpt2_stages
 from heatfhe.models.hub import hub_library, upload_folder
@@ -24,6 +24,7 @@ __all__ = [
 ARCHITECTURES: dict[str, Callable[[Any], Architecture]] = {
     "gpt2": gpt2.describe,
     "llama": llama.describe,
+    "vit": vit.describe,
 }
 
 

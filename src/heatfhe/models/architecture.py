@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heatfhe.errors import ConfigError
 from heatfhe.stages import Activation, Attention, Linear, Norm, Shape, Stage, of
@@ -29,7 +29,8 @@ class Architecture:
     """One model, described: its public size, its stages in order, and where each is in the Hugging Face model.
 
     ``paths``     the module of every norm, linear, attention and activation, by the stage's name. An attention's module
-                  holds those of the linear stages around it, takes hidden states first and returns (output, weights).
+                  holds those of the linear stages before it, and of the one after it unless the model itself calls
+                  that; it takes hidden states first and returns (output, weights).
     ``tensors``   where each tensor that the stages name is in the checkpoint.
     ``dropouts``  modules inside an attention that drop what the named stage makes: a linear's output, an attention's
                   probabilities.
@@ -52,3 +53,17 @@ class Architecture:
     def of(self, kind: type[S]) -> tuple[S, ...]:
         """Stages of one kind, in depth order."""
         return of(self.stages, kind)
+
+
+def check_heads_and_activation(config: Any) -> None:
+    """Refuse an activation without a fit, and heads that do not fill the width."""
+    if config.hidden_act not in ACTIVATIONS:
+        raise ConfigError(
+            f"config.hidden_act: {config.hidden_act!r} has no fit; have: {', '.join(sorted(ACTIVATIONS))}"
+        )
+    width = getattr(config, "head_dim", None)
+    if width is not None and width * config.num_attention_heads != config.hidden_size:
+        raise ConfigError(
+            f"config.head_dim: {config.num_attention_heads} heads of {width} do not make the hidden_size of "
+            f"{config.hidden_size}; use a checkpoint whose heads fill its width"
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from heatfhe.errors import ConfigError
-from heatfhe.models.architecture import ACTIVATIONS, Architecture
+from heatfhe.models.architecture import ACTIVATIONS, Architecture, check_heads_and_activation
 from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Residual, Shape, Stage
 
 PREFIX = "model."
@@ -117,16 +117,7 @@ def _refuse_variants(model: Any, config: Any) -> None:
         raise ConfigError(
             f"{type(model).__name__}: a Llama with its language-model head is needed; load it with LlamaForCausalLM"
         )
-    if config.hidden_act not in ACTIVATIONS:
-        raise ConfigError(
-            f"config.hidden_act: {config.hidden_act!r} has no fit; have: {', '.join(sorted(ACTIVATIONS))}"
-        )
-    width = getattr(config, "head_dim", None)
-    if width is not None and width * config.num_attention_heads != config.hidden_size:
-        raise ConfigError(
-            f"config.head_dim: {config.num_attention_heads} heads of {width} do not make the hidden_size of "
-            f"{config.hidden_size}; use a checkpoint whose heads fill its width"
-        )
+    check_heads_and_activation(config)
     window = getattr(config, "sliding_window", None)
     if window is not None and window < config.max_position_embeddings:
         raise ConfigError(

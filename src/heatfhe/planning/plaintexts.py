@@ -170,6 +170,7 @@ class Rows(_Slots, Enum):
     EVERY = "rows.every"  # ones
     IDLE = "rows.idle"  # a head that is padding
     POSITIONS = "rows.positions"  # the rows of the embedding
+    WHOLE = "rows.whole"  # scores that count where every query sees all keys, in a head that is none of the padding
 
     @property
     def key(self) -> str:
@@ -177,7 +178,7 @@ class Rows(_Slots, Enum):
 
     @property
     def moves(self) -> bool:  # type: ignore[override]
-        return self is not Rows.IDLE
+        return self not in (Rows.IDLE, Rows.WHOLE)
 
     def period(self, s: PlaintextSource) -> int:
         p = s.packing
@@ -186,14 +187,17 @@ class Rows(_Slots, Enum):
     def places(self, s: PlaintextSource, position: int, part: int) -> NDArray[np.int64]:
         """The position every slot's query stands at."""
         p = s.packing.tokens
+        if self is Rows.WHOLE:
+            return np.full(p.n, p.context - 1)
         block = p.score(part)[0] if self is Rows.CAUSAL else part
         return np.minimum(block * p.t + p.coordinates[1], position)
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         p, heads = s.packing.tokens, s.circuit.shape.heads
         e, c, h = p.coordinates
-        if self is Rows.CAUSAL:
-            keys = (p.score(part)[1] * p.span + e // p.t) * p.t + (c - e) % p.t
+        if self in (Rows.CAUSAL, Rows.WHOLE):
+            group = p.score(part)[1] if self is Rows.CAUSAL else part % p.groups
+            keys = (group * p.span + e // p.t) * p.t + (c - e) % p.t
             return np.asarray((h < heads) & (keys <= self.places(s, position, part)), dtype=np.float64)
         if self is not Rows.POSITIONS:
             return np.asarray(h >= heads, dtype=np.float64) if self is Rows.IDLE else np.ones(p.n)

@@ -192,7 +192,7 @@ def plan(
     placement: str = "exact",
     cost: CostTable | str | None = None,
     context: int | None = None,
-    programs: Sequence[str] = (ProgramName.GENERATE, ProgramName.PROMPT),
+    programs: Sequence[str] | None = None,
     rules: Rules | None = None,
     halve: bool | None = None,
     contract: bool = True,
@@ -213,9 +213,11 @@ def plan(
 
     ``context`` is the cache's capacity (the circuit's own if not given) without the positions of a public prefix. The
     first program that fills the cache fixes the level at which keys and values are kept, the others follow.
-    ``prefill`` adds a program for so many tokens of a prompt at once.
+    ``prefill`` adds a program for so many tokens of a prompt at once. ``programs`` are generate and prompt if not
+    given; of a circuit that classifies images there is one, classify.
     """
     circuit = circuit if isinstance(circuit, Circuit) else Circuit.load(circuit)
+    programs = _programs(circuit, programs, context, prefill)
     params = preset(params) if isinstance(params, str) else params
     table = cost if isinstance(cost, CostTable) else cost_table(cost or default_cost(params))
     public = len(circuit.prefix)
@@ -223,7 +225,7 @@ def plan(
     if halve is None:
         halve = dict(params.literal).get("times_i_levels", 0) == 0
     if mlp == "auto":
-        variants = ("A", "B") if PeriodicMlp(packing=packing, halve=halve).fits else ("A",)
+        variants = ("A", "B") if circuit.grid is None and PeriodicMlp(packing=packing, halve=halve).fits else ("A",)
         make = partial(plan, circuit, params, placement=placement, cost=table, context=context, programs=programs)
         make = partial(make, rules=rules, halve=halve, contract=contract, precision=precision, prefill=prefill)
         both = [make(mlp=m) for m in variants]
@@ -237,11 +239,15 @@ def plan(
     carried: dict[str, Any] = {"reach": params.reach, "contract": contract, "tight": tight}
     if prefill is not None and not halve:
         raise PlanError(f"{params.name}: a prefill multiplies by i, which costs a level there; plan without it")
+    if circuit.grid is not None and not halve:
+        raise PlanError(f"{params.name}: many rows at once multiply by i, which costs a level there; use another set")
     for name in (*map(str, programs), *([] if prefill is None else [str(ProgramName.PREFILL)])):
         if name == ProgramName.PREFILL:
             if prefill is None:
                 raise ConfigError("a prefill is planned for a number of tokens: give prefill=")
             recording = record_packed(circuit, packing, prefill, **carried)
+        elif name == ProgramName.CLASSIFY:
+            recording = record_packed(circuit, packing, packing.context, **carried)
         else:
             recording = record(circuit, packing, name, halve=halve, mlp=mlp, **carried)
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
@@ -267,6 +273,24 @@ def plan(
         cost=table.name,
         notes=notes,
     )  # fmt: skip
+
+
+def _programs(
+    circuit: Circuit, programs: Sequence[str] | None, context: int | None, prefill: int | None
+) -> Sequence[str]:
+    """The programs to plan: those of a text or that of an image, as the circuit is."""
+    image = circuit.grid is not None
+    if programs is None:
+        programs = (ProgramName.CLASSIFY,) if image else (ProgramName.GENERATE, ProgramName.PROMPT)
+    if other := [name for name in programs if (name == ProgramName.CLASSIFY) != image]:
+        kind = "classifies images" if image else "continues text"
+        raise PlanError(f"{circuit.name}: the circuit {kind} and has no program {other[0]!r}; leave it out")
+    if image and (prefill is not None or context not in (None, circuit.shape.context)):
+        raise PlanError(
+            f"{circuit.name}: an image takes all {circuit.shape.context} rows at once and has no cache; leave context "
+            "and prefill out"
+        )
+    return programs
 
 
 def _fewest_bits(graph: Graph, placed: Placement, params: Params) -> tuple[str, float] | None:

@@ -21,7 +21,7 @@ class ProgramName(str, Enum):
 
     prompt: the cache filled, no head. generate: the next token, as a one-hot row and as the next input. logits: the
     logits themselves. sample: as generate, with an encrypted noise row added to the logits. embed: a one-hot row as an
-    input. prefill: as prompt, for all tokens of a prompt at once.
+    input. prefill: as prompt, for all tokens of a prompt at once. classify: the logits of an image, from all its rows.
     """
 
     PROMPT = "prompt"
@@ -30,6 +30,7 @@ class ProgramName(str, Enum):
     SAMPLE = "sample"
     EMBED = "embed"
     PREFILL = "prefill"
+    CLASSIFY = "classify"
 
     __str__ = str.__str__
     __repr__ = str.__repr__

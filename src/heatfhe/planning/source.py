@@ -111,9 +111,7 @@ class PlaintextSource:
         one = weight.weight if isinstance(weight, Tokens) else weight
         stage = self._head if isinstance(one, Unembedding) else self.linear(one.stage)
         norm = self.made[stage.reads]
-        return (isinstance(stage, Linear) and stage.bias is not None) or (
-            isinstance(norm, Norm) and norm.bias is not None
-        )
+        return stage.bias is not None or (isinstance(norm, Norm) and norm.bias is not None)
 
     def carried(self, linear: str) -> float:
         """The factor by which the norm that a linear stage reads is carried."""

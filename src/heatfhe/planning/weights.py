@@ -172,7 +172,7 @@ class Tokens(_Weight):
     With a ``partner`` both are made of one real block, as real and imaginary part.
     """
 
-    weight: Projection | Dense
+    weight: Projection | Dense | Unembedding
     partner: Projection | None = None
 
     @property
@@ -197,8 +197,9 @@ def parse_weight(key: str) -> Weight:
     """The weight a key of a plan file stands for: the inverse of its ``key``."""
     if key.startswith("@"):
         parsed = [parse_weight(one) for one in key[1:].split("&") if not one.startswith("@")]
-        kinds = {1: (Projection, Dense), 2: (Projection,)}.get(key.count("&") + 1, ())
-        if len(parsed) != key.count("&") + 1 or not all(isinstance(w, kinds) for w in parsed):
+        kinds = {1: (Projection, Dense, Unembedding), 2: (Projection,)}.get(key.count("&") + 1, ())
+        centred = any(isinstance(w, Unembedding) and w.centred for w in parsed)
+        if len(parsed) != key.count("&") + 1 or centred or not all(isinstance(w, kinds) for w in parsed):
             raise ConfigError(f"{key[:64]!r} is not a linear map's key")
         return Tokens(*parsed)  # type: ignore[arg-type]
     stage, slash, third = key.partition("/")

@@ -16,7 +16,7 @@ from heatfhe.ranges.fits import FitOptions, fit_activation_site, fit_norm, fit_s
 from heatfhe.ranges.observe import TEMPERATURES, Observation, Range, Tokens, observe
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
-from heatfhe.stages import Activation, Attention, Norm
+from heatfhe.stages import Activation, Argmax, Attention, Norm
 
 
 def calibrate(
@@ -119,7 +119,7 @@ def fit_calibration(
             margin=options.margin,
             solver=options.solver,
         )
-        if options.argmax
+        if options.argmax and architecture.of(Argmax)
         else None
     )
     reporter.advance("fit", site="argmax")

@@ -27,7 +27,7 @@ from heatfhe.errors import ConfigError, DataError, SiteError
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges.argmax import MAX_TEMPERATURE, sampled_rows
 from heatfhe.sites import Mode, Prepared
-from heatfhe.stages import Activation, Attention, Gate, Linear, Norm, centred, readers, writers
+from heatfhe.stages import Activation, Argmax, Attention, Gate, Grid, Linear, Norm, centred, readers, writers
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
@@ -110,8 +110,8 @@ class Observer:
             elif isinstance(stage, Activation):
                 takes[f"{stage.name}/in"] = partial(self._ranged, seen.activations, stage.name)
             elif isinstance(stage, Attention):
-                takes[f"{stage.name}/scores"] = partial(self._scores, stage.name)
-                takes[f"{stage.name}/sum2"] = partial(self._squares, stage.name)
+                takes[f"{stage.name}/scores"] = partial(self._scores, stage)
+                takes[f"{stage.name}/sum2"] = partial(self._squares, stage)
                 values += [f"{stage.name}/{part}" for part in ("q", "k", "v")]
             takes |= {value: partial(self.magnitude, value) for value in values}
         self._takes = takes
@@ -131,27 +131,30 @@ class Observer:
             )
         self.seen.magnitudes[name] = max(self.seen.magnitudes.get(name, 0.0), largest)
 
-    def _squares(self, owner: str, sums: Tensor) -> None:
-        self._ranged(self.seen.squares, owner, sums[..., 0] / self._length(sums))
+    def _squares(self, stage: Attention, sums: Tensor) -> None:
+        self._ranged(self.seen.squares, stage.name, sums[..., 0] / self._length(stage, sums))
 
-    def _length(self, rows: Tensor) -> Tensor:
-        """Of every row: the positions up to its own, the prefix first."""
-        public = len(self.seen.prefix)
+    def _length(self, stage: Attention, rows: Tensor) -> Tensor:
+        """Of every row: the positions up to its own, the prefix first; all of them where attention is not causal."""
+        public, whole = len(self.seen.prefix), rows.shape[-2]
+        if not stage.causal:
+            return torch.full((whole,), whole, device=rows.device, dtype=rows.dtype)
         return torch.arange(public + 1, public + rows.shape[-2] + 1, device=rows.device, dtype=rows.dtype)
 
     def _ranged(self, table: dict[str, Range], owner: str, value: Tensor) -> None:
         lo, hi = torch.aminmax(value.detach())
         table.setdefault(owner, Range()).add(owner, float(lo), float(hi), odd=self.odd)
 
-    def _scores(self, owner: str, scores: Tensor) -> None:
-        rows, columns = scores.shape[-2:]
+    def _scores(self, stage: Attention, scores: Tensor) -> None:
+        owner, (rows, columns) = stage.name, scores.shape[-2:]
         if columns != rows + len(self.seen.prefix):
             raise ConfigError(f"{owner}: observe whole sequences, not continuations of a cache")
-        hidden = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).triu(1 + columns - rows)
+        hidden = torch.ones(rows, columns, dtype=torch.bool, device=scores.device)
+        hidden = hidden.triu(1 + columns - rows) if stage.causal else ~hidden
         together = _SCORES.get(scores.device.type, _SCORES["cpu"]) // columns**2
         parts = scores.detach().reshape(-1, rows, columns).split(max(1, together))
         ends = torch.stack(
-            [_ends(part, hidden, self._length(scores), self._temperatures) for part in parts]
+            [_ends(part, hidden, self._length(stage, scores), self._temperatures) for part in parts]
         )  # read back once: a GPU must not wait
         lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
@@ -193,6 +196,8 @@ def observe(
 ) -> Observation:
     """Run sequences (each (T,) or (B, T)) and return what was seen; exact nonlinearities unless told otherwise.
 
+    Of a model that classifies images these are images: (channels, height, width), a batch of them, or flat rows.
+
     ``odd`` sequences come after them and ask for no accuracy (``Range.least``).
     ``temperature`` is the highest that the argmax shall sample at: logits are kept with noise up to it. Where no argmax
     will be fitted, ``argmax=False`` keeps none. ``deepest`` is the largest delta_2 that will be asked for: rows are
@@ -210,9 +215,10 @@ def observe(
                 batch = _checked(prepared, sequence)
                 logits = prepared.logits(batch, mode=mode)
                 observer.magnitude("logits", logits)
-                if argmax:
+                if argmax and prepared.architecture.of(Argmax):
                     _keep_rows(seen, kept, logits)
-                seen.context = max(seen.context, len(seen.prefix) + batch.shape[-1])
+                length = batch.shape[-1] if prepared.grid is None else prepared.grid.rows
+                seen.context = max(seen.context, len(seen.prefix) + length)
                 seen.sequences += batch.shape[0]
                 reporter.advance("observe", sequences=seen.sequences)
     finally:
@@ -254,6 +260,8 @@ def _watch(prepared: Prepared, observer: Observer) -> list[RemovableHandle]:
 
 
 def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
+    if prepared.grid is not None:
+        return _pixels(prepared.grid, sequence)
     ids = torch.as_tensor(np.asarray(sequence) if not isinstance(sequence, Tensor) else sequence).long()
     batch = ids[None] if ids.ndim == 1 else ids
     limits = prepared.architecture.shape
@@ -267,6 +275,15 @@ def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
     if int(batch.min()) < 0 or int(batch.max()) >= limits.vocabulary:
         raise DataError(f"a token id lies outside the vocabulary of {limits.vocabulary}; use the model's own tokenizer")
     return batch
+
+
+def _pixels(grid: Grid, images: Any) -> Tensor:
+    """Images (B, channels, height, width): each by itself, in batches, or flat."""
+    pixels = torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
+    if pixels.ndim <= 2 and pixels.shape[-1:] == (math.prod(grid.image),):
+        pixels = pixels.reshape(-1, *grid.image)
+    grid.checked(pixels.cpu().numpy())
+    return pixels[None] if pixels.ndim == 3 else pixels
 
 
 def _keep_rows(seen: Observation, kept: list[NDArray[np.floating]], logits: Tensor) -> None:

@@ -26,6 +26,11 @@ class ServedModel:
         return int(self.config.layout["vocabulary"]["parts"])
 
     @property
+    def image(self) -> int:
+        """Ciphertexts that the rows of an image come in; 0 of a model of text."""
+        return int(self.config.layout.get("image", {"blocks": 0})["blocks"])
+
+    @property
     def prefill(self) -> tuple[int, int]:
         """The most tokens that a prompt may bring at once, and the ciphertexts they come in."""
         packed = self.config.layout.get("prefill", {"tokens": 0, "blocks": 0})

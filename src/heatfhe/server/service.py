@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from heatfhe.planning import ProgramName
 from heatfhe.server.faults import log_fault
 from heatfhe.server.http.limits import RateLimiter
 from heatfhe.server.metrics import Metrics
@@ -245,6 +246,12 @@ class Service:
             raise Refusal("too_large", f"{head.steps} steps exceed {self.settings.max_steps}", "ask for fewer steps")
         if head.noise and head.parts != model.parts:
             raise Refusal("bad_message", f"noise comes in {model.parts} parts at this plan", "see docs/formats.md")
+        if head.program == ProgramName.CLASSIFY and head.inputs != head.steps * model.image:
+            raise Refusal(
+                "bad_message",
+                f"{head.inputs} inputs for {head.steps} images: this plan takes {model.image} for each",
+                "see layout.image of the configuration",
+            )
         most, blocks = model.prefill
         if head.prefill and not (head.prefill[0] <= most and head.packed == blocks):
             here = f"{most} tokens in {blocks} ciphertexts" if most else "no tokens"
@@ -271,7 +278,7 @@ class Service:
                     "start at facts.position",
                     facts={"position": record.position, "pending": record.pending},
                 )
-            last = record.position + record.pending + head.tokens + head.steps - 1
+            last = record.position + record.pending + head.positions
             if last > model.config.context:
                 raise Refusal(
                     "too_large",

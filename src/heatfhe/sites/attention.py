@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causal attention with its two sites: the first reciprocal of a row's sum, and the one shared by the later passes.
+"""Attention with its two sites: the first reciprocal of a row's sum, and the one shared by the later passes.
 
 Shapes: B sequences, H heads, K heads of keys and values, T rows, S columns (cached ones first), e head width; d = H e.
 
@@ -63,12 +63,15 @@ class AttentionSite(nn.Module):
         if len(outputs) != 1 or not all(isinstance(s, Linear) for s in (*projections, *outputs)):
             raise ConfigError(f"{stage.name}: an attention stands between linear stages, one of them after it")
         self._projections = [within(architecture.paths[s.label]) for s in projections]
-        after = [architecture.paths[outputs[0].label], dropouts.get(outputs[0].label)]
+        last = architecture.paths[outputs[0].label]
+        after = (
+            [last, dropouts.get(outputs[0].label)] if last.startswith(inside) else []
+        )  # or the model calls it itself
         self._outputs = [within(path) for path in after if path is not None]
         self._dropout = within(dropouts[stage.name]) if stage.name in dropouts else None
 
     def forward(self, hidden_states: Tensor, *_: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        """Output of the projection, and None for the attention weights, which are never formed as such."""
+        """Output, projected where that is done inside, and None for the attention weights, which are never formed."""
         switch, stage = self.switch, self.stage
         if kwargs.get("layer_past") is not None or kwargs.get("encoder_hidden_states") is not None:
             raise ConfigError(f"{stage.name}: a legacy cache or an encoder cannot be used here; pass use_cache=False")
@@ -189,6 +192,8 @@ def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tens
             q, k, v = q.float(), k.float(), v.float()
         rows, columns = q.shape[-2], k.shape[-2]
         position = torch.arange(columns - rows, columns, device=q.device)[:, None]
+        if not site.stage.causal:
+            position = torch.full_like(position, columns - 1)
         keep = torch.arange(columns, device=q.device)[None, :] <= position
         scores = torch.matmul(q, k.transpose(-1, -2)) / site.stage.divisor(q.shape[-1])
         if switch.bounds is not None:
@@ -227,8 +232,8 @@ def attend_exactly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tens
     """Exact attention by torch's own kernel, for passes in which nothing is approximated, watched or bounded."""
     rows, columns = q.shape[-2], k.shape[-2]
     options: dict[str, Any] = {"dropout_p": site.dropout, "scale": site.stage.scale}
-    if rows == columns:
-        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    if rows == columns or not site.stage.causal:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=site.stage.causal, **options)
     keep = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(columns - rows)
     return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, **options)
 

@@ -92,9 +92,7 @@ def _begin(prepared: Prepared) -> Any:
     def hook(_module: nn.Module, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         mask = kwargs.get("attention_mask")
         if isinstance(mask, Tensor) and (mask.ndim != 2 or not bool((mask != 0).all())):
-            raise DataError(
-                "a prepared model attends causally over whole rows; cut sequences to one length, do not pad"
-            )
+            raise DataError("a prepared model attends over whole rows; cut sequences to one length, do not pad")
         prepared.switch.begin(prepared.halting)
 
     return hook

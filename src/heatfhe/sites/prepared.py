@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from heatfhe.sites.attention import AttentionSite
 from heatfhe.sites.guards import RangeBounds
 from heatfhe.sites.norm import NormSite
 from heatfhe.sites.switch import Mode, Switch, Tap
-from heatfhe.stages import Activation, sites
+from heatfhe.stages import Activation, Grid, Patches, sites
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -73,6 +73,8 @@ class Prepared(nn.Module):
                 f"prefix: {len(config.prefix)} public tokens, of a vocabulary of {shape.vocabulary}, must leave room "
                 f"in a context of {shape.context}; shorten it, or use the model's own tokenizer"
             )
+        if config.prefix and self.grid is not None:
+            raise ConfigError(f"prefix: an image has no public tokens in front, got {len(config.prefix)}; leave it out")
         front = torch.tensor(config.prefix, dtype=torch.long, device=next(model.parameters()).device)
         self.register_buffer("front", front, persistent=False)
 
@@ -104,6 +106,12 @@ class Prepared(nn.Module):
         from heatfhe.sites.sidefile import push_prepared
 
         return push_prepared(self, name, private=private, token=token, tokenizer=tokenizer)
+
+    @property
+    def grid(self) -> Grid | None:
+        """How images are cut, where the model classifies images; None of one that reads text."""
+        start = self.architecture.stages[0]
+        return start.grid if isinstance(start, Patches) else None
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -228,11 +236,17 @@ class Prepared(nn.Module):
         return fingerprint(self.model, self.architecture)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, T, vocabulary) of tokens (B, T), with gradient, in the mode in force."""
+        """Logits (B, T, vocabulary) of tokens (B, T), with gradient, in the mode in force.
+
+        Of images, flat (B, pixels) or (B, channels, height, width), there is one row of logits: (B, 1, labels).
+        """
         return self.behind_prefix(tokens, self.model)
 
     def behind_prefix(self, tokens: Tensor, model: Callable[..., Any]) -> Tensor:
-        """Logits of tokens (B, T) behind the public prefix, if there is one, by this model, its teacher or a copy."""
+        """Logits of images, or of tokens (B, T) behind the public prefix, by this model, its teacher or a copy."""
+        if self.grid is not None:
+            row: Tensor = model(pixel_values=tokens.reshape(-1, *self.grid.image)).logits
+            return row[:, None]
         public = len(self.config.prefix)
         if not public:
             out: Tensor = model(input_ids=tokens, use_cache=False).logits
@@ -246,20 +260,20 @@ class Prepared(nn.Module):
         return out[:, public:]
 
     @torch.no_grad()
-    def logits(
-        self, tokens: Sequence[int] | Tensor, dtype: str | None = None, *, mode: Mode | None = "deployed"
-    ) -> Tensor:
+    def logits(self, tokens: Any, dtype: str | None = None, *, mode: Mode | None = "deployed") -> Tensor:
         """Logits without gradient or dropout, deployed unless told otherwise (``mode=None``: as the switch stands).
 
-        ``dtype`` runs on a copy of the weights in that precision. One sequence (T,) gives (T, vocabulary).
+        ``dtype`` runs on a copy of the weights in that precision. One sequence (T,) gives (T, vocabulary), one image
+        (channels, height, width) gives (1, labels).
         """
         if dtype is not None and dtype not in _DTYPES:
             raise ConfigError(f"unknown dtype {dtype!r}; have: {', '.join(_DTYPES)}")
         device = next(self.model.parameters()).device
-        ids = torch.as_tensor(tokens, dtype=torch.long, device=device)
-        batch = ids[None] if ids.ndim == 1 else ids
+        ids = torch.as_tensor(tokens, dtype=torch.long if self.grid is None else None, device=device)
+        single = ids.ndim == (1 if self.grid is None else 3)
+        batch = ids[None] if single else ids
         if batch.numel() == 0:
-            raise DataError("logits need at least one token")
+            raise DataError("logits need at least one token, or one image")
         with self._turned(mode):
             if dtype is None:
                 out = self.behind_prefix(batch, self.model)
@@ -274,7 +288,7 @@ class Prepared(nn.Module):
                     return torch.func.functional_call(self.model, cast, (), given, tie_weights=True)
 
                 out = self.behind_prefix(batch, wide)
-        return out[0] if ids.ndim == 1 else out
+        return out[0] if single else out
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:

@@ -28,15 +28,23 @@ def described(name: str | Path) -> tuple[Architecture, int]:
 
 
 def load_checkpoint(name: str | Path) -> nn.Module:
-    """A causal language model in float32, by its folder, its name on the hub, or 'default' for the embedded one."""
-    from transformers import AutoModelForCausalLM
+    """A model in float32, by its folder, its name on the hub, or 'default' for the embedded one.
+
+    It is a causal language model, or an image classifier where the checkpoint's own class says so.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification
     from transformers.utils import logging as hf_logging
 
     folder = model_folder(name)
     hf_logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        named = AutoConfig.from_pretrained(folder, local_files_only=True).architectures or ()
+        images = any(kind.endswith("ForImageClassification") for kind in named)
+        loader = AutoModelForImageClassification if images else AutoModelForCausalLM
+        model = loader.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
         return cast(nn.Module, model.eval())
     except (OSError, ValueError) as err:
-        raise ConfigError(f"{folder}: cannot be loaded as a causal language model ({err})") from err
+        raise ConfigError(
+            f"{folder}: cannot be loaded as a causal language model or an image classifier ({err})"
+        ) from err

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Union, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.errors import ConfigError, FileFormatError
+from heatfhe.errors import ConfigError, DataError, FileFormatError
 from heatfhe.records import FamilyName
 
 Sizes = Mapping[str, tuple[int, ...]]
@@ -105,6 +105,90 @@ class Embed(_Stage):
     position: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How an image is cut: its channels, height and width, and the height and width of a patch, which divide those."""
+
+    image: tuple[int, int, int]
+    patch: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        sizes = self.image[1:], self.patch
+        if min(*self.image, *self.patch) < 1 or any(side % part for side, part in zip(*sizes)):
+            raise ConfigError(
+                f"patches of {_by(self.patch)} pixels do not tile an image of {_by(self.image[1:])}; use an image_size "
+                "that is a multiple of the patch_size"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows an image makes: the class token, and one for each patch."""
+        return 1 + math.prod(side // part for side, part in zip(self.image[1:], self.patch))
+
+    def checked(self, images: Any) -> NDArray[np.float64]:
+        """Pixels (..., channels, height, width), or the reason why they are not such."""
+        pixels = np.asarray(images, dtype=np.float64)
+        if pixels.shape[-3:] != self.image:
+            found = _by(pixels.shape[-3:]) if pixels.ndim >= 3 else f"an array of shape {pixels.shape}"
+            raise DataError(
+                f"an image of {found}, the model takes {_by(self.image)} (channels, height, width); resize it"
+            )
+        if not np.isfinite(pixels).all():
+            raise DataError("an image holds pixels that are not finite; use numbers")
+        return pixels
+
+    def cut(self, images: Any) -> NDArray[np.float64]:
+        """Images (..., channels, height, width) as flat patches (..., rows - 1, channels * height * width of one)."""
+        pixels = self.checked(images)
+        (channels, height, width), (tall, wide) = self.image, self.patch
+        split = pixels.reshape(*pixels.shape[:-3], channels, height // tall, tall, width // wide, wide)
+        moved = np.moveaxis(split, (-4, -2), (-5, -4))  # (..., down, across, channels, tall, wide)
+        return np.ascontiguousarray(moved.reshape(*pixels.shape[:-3], self.rows - 1, channels * tall * wide))
+
+    def project(self, images: Any, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows (..., rows, width) of images by the matrix of patches (pixels of one, width), without positions.
+
+        That of the class token is zero: all of it is in the positions, as is the bias (``circuit.Folded``).
+        """
+        patches = self.cut(images) @ matrix
+        return np.concatenate([np.zeros((*patches.shape[:-2], 1, patches.shape[-1])), patches], axis=-2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patches(_Stage):
+    """Rows of an image: a class token, then a linear map of every patch; a position's row is added to each of them.
+
+    ``image`` and ``patch`` are those of its ``grid``. ``weight`` is stored as the convolution it is in models, (width,
+    channels, *patch); ``first`` is the class token.
+    """
+
+    _values: ClassVar[dict[str, str]] = {}
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": (), "bias": (), "first": (), "position": ()}
+    writes: str
+    weight: str
+    bias: str
+    first: str
+    position: str
+    image: tuple[int, int, int]
+    patch: tuple[int, int]
+
+    @property
+    def grid(self) -> Grid:
+        """How images are cut."""
+        return Grid(self.image, self.patch)
+
+    def needs(self, shape: Shape, given: Sequence[int], held: Sizes) -> Needs:
+        """A row of positions for the class token and every patch."""
+        rows, width = self.grid.rows, shape.width
+        if rows != shape.context:
+            raise ConfigError(
+                f"an image of {_by(self.image[1:])} in patches of {_by(self.patch)} makes {rows} rows, the shape has a "
+                f"context of {shape.context}; an image takes all of it"
+            )
+        whole = {self.weight: (width, self.image[0], *self.patch), self.bias: (width,)}
+        return Needs((), whole | {self.first: (1, 1, width), self.position: (1, rows, width)}, width)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm(_Stage):
     """Division by the root mean square; of a ``centred`` one (a layer norm) the mean is subtracted first.
@@ -152,7 +236,8 @@ class Linear(_Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(_Stage):
-    """Causal attention through the approximated softmax called ``name``.
+    """Attention through the approximated softmax called ``name``: of every row over the rows up to it or, where it is
+    not ``causal``, over all.
 
     It reads queries, keys and values as one joined value or as three. ``key_value_heads`` of them (by default as many
     as ``heads``) serve several heads each. ``scale`` multiplies the scores; by default one over the root of the head
@@ -169,6 +254,7 @@ class Attention(_Stage):
     key_value_heads: int | None = None
     scale: float | None = None
     rotary: float | None = None
+    causal: bool = True
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.cached < 1 or self.heads % self.cached:
@@ -247,13 +333,18 @@ class Residual(_Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head(_Stage):
-    """Logits over the vocabulary: x @ weight.T, weight stored (vocabulary, width)."""
+    """Logits over the vocabulary, or over labels: x @ weight.T + bias, weight stored (vocabulary, width).
 
-    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": ("vocabulary", "width")}
+    ``first`` says that the first row alone has logits: a class token's.
+    """
+
+    _tensors: ClassVar[dict[str, tuple[str, ...]]] = {"weight": ("vocabulary", "width"), "bias": ("vocabulary",)}
     _width: ClassVar[str] = "vocabulary"
     reads: str
     writes: str
     weight: str
+    bias: str | None = None
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +364,11 @@ def turns(base: float, head_width: int, positions: Any) -> tuple[NDArray[np.floa
     return np.concatenate([cosine, cosine], axis=-1), np.concatenate([-sine, sine], axis=-1)
 
 
-Stage = Union[Embed, Norm, Linear, Attention, Activation, Gate, Residual, Head, Argmax]
+def _by(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+Stage = Union[Embed, Patches, Norm, Linear, Attention, Activation, Gate, Residual, Head, Argmax]
 STAGES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Stage)}
 _ALWAYS = "residual"  # files hold it even at its default
 

@@ -3,6 +3,7 @@
 
 from heatfhe.training.data import Windows, cut, load_windows, pack, read_documents, windows_of
 from heatfhe.training.diagnose import Prices, Sizes, first_to_leave, noise_tap
+from heatfhe.training.images import Images
 from heatfhe.training.journal import read_log
 from heatfhe.training.loop import Stopped
 from heatfhe.training.losses import Terms, distillation_loss, task_loss, window_losses
@@ -14,6 +15,7 @@ from heatfhe.training.train import Trained, train
 __all__ = [
     "ABLATIONS",
     "RECIPES",
+    "Images",
     "Memory",
     "Phase",
     "Prices",

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from heatfhe.halting import gpu_kernels, mode
 from heatfhe.sites import Prepared
-from heatfhe.training.losses import distillation_loss, task_loss
+from heatfhe.training.losses import distillation_loss, targets, task_loss
 from heatfhe.training.recipe import Phase
 
 WARM_UP = 3
@@ -109,7 +109,7 @@ class CapturedBatch:
     def _step(self, mixed: bool) -> None:
         prepared, phase = self._prepared, self._phase
         with torch.autocast("cuda", torch.bfloat16, enabled=self._narrow, cache_enabled=False):
-            task = self._task(self.rows[:, :-1], self.rows[:, 1:], mixed)
+            task = self._task(self.rows[:, :-1], targets(prepared, self.rows), mixed)
         terms = prepared.range_terms()
         excess = torch.stack([t.float() for t in terms.values()]).sum() if terms else task.new_zeros(())
         loss, iterations = task + phase.lambda_range * excess, task.new_zeros(())

@@ -10,7 +10,7 @@ import json
 import lzma
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,8 @@ class Windows:
         first, last = slice(None, -held_out), slice(-held_out, None)
         odd = self.odd
         return (
-            Windows(self.rows[first], None if odd is None else odd[first]),
-            Windows(self.rows[last], None if odd is None else odd[last]),
+            replace(self, rows=self.rows[first], odd=None if odd is None else odd[first]),
+            replace(self, rows=self.rows[last], odd=None if odd is None else odd[last]),
         )
 
     def mixed(self, rows: NDArray[np.int64]) -> Windows:

@@ -30,7 +30,7 @@ def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
             owner, _, part = name.rpartition("/")
             site = f"{owner}/{READERS[part]}" if part in READERS else owner if part == "in" else name
             lo, hi = domains.get(name, (-math.inf, math.inf))
-            inputs = _as_compared(part, value, len(prepared.config.prefix))
+            inputs = _as_compared(part, value, len(prepared.config.prefix), prepared.grid is not None)
             least, most = float(inputs.min()), float(inputs.max())
             if not bool(torch.isfinite(inputs).all()):
                 found.append(f"{site}: its input holds values that are not finite")
@@ -44,13 +44,20 @@ def first_to_leave(prepared: Prepared, tokens: Tensor) -> str:
     return found[0] if found else "no site left its domain; the loss itself went astray"
 
 
-def _as_compared(part: str, value: Tensor, public: int) -> Tensor:
+def _as_compared(part: str, value: Tensor, public: int, whole: bool) -> Tensor:
     """Scores without the masked ones, which are never read; sums over their row's length, a prefix included."""
     if part == "scores":
-        return value.tril(public)
+        return value if whole else value.tril(public)
     if part in ("sum", "sum2"):
-        return value / torch.arange(public + 1, public + value.shape[-2] + 1, device=value.device)[:, None]
+        return value / _lengths(value, public, whole)
     return value
+
+
+def _lengths(rows: Tensor, public: int, whole: bool) -> Tensor:
+    """Of rows (..., T, 1) behind a prefix: up to each, or of all where every row sees the whole."""
+    count = rows.shape[-2]
+    start = count if whole else public + 1
+    return torch.arange(start, start + (1 if whole else count), device=rows.device)[:, None]
 
 
 class Sizes(Protocol):
@@ -87,10 +94,16 @@ def priced_weights(prices: Mapping[str, float], share: float) -> dict[str, float
 
 
 def noise_tap(
-    carried: Mapping[str, tuple[float, float]], sigma: float, seed: int, batch: int, *, public: int = 0
+    carried: Mapping[str, tuple[float, float]],
+    sigma: float,
+    seed: int,
+    batch: int,
+    *,
+    public: int = 0,
+    whole: bool = False,
 ) -> Tap:
     """A tap that adds a refresh's noise to the values carried: sigma as they are carried, the same for equal (seed,
-    batch). Rows begin behind a ``public`` prefix."""
+    batch). Rows begin behind a ``public`` prefix, or each of them sees the ``whole``."""
     mixed = int(np.random.SeedSequence([seed, batch]).generate_state(1)[0])  # torch reads 32 bits of a seed on a CPU
     generators: dict[torch.device, torch.Generator] = {}
 
@@ -102,8 +115,7 @@ def noise_tap(
         noise = torch.randn(value.shape, generator=generators[value.device], device=value.device, dtype=value.dtype)
         factor, power = carried[name]
         if power:
-            length = torch.arange(public + 1.0, public + value.shape[-2] + 1, device=value.device)
-            noise = noise / length[:, None] ** power
+            noise = noise / _lengths(value, public, whole).float() ** power
         return value + (sigma / factor) * noise.to(value.dtype)
 
     return tap

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from heatfhe.errors import ConfigError, TrainingError
@@ -25,7 +25,7 @@ from heatfhe.training.checkpoint import Position
 from heatfhe.training.data import Windows
 from heatfhe.training.diagnose import Prices, Sizes, first_to_leave, noise_tap, priced_weights
 from heatfhe.training.journal import Journal
-from heatfhe.training.losses import Terms, losses, prior, site_weights, task_loss
+from heatfhe.training.losses import Terms, losses, prior, site_weights, targets, task_loss
 from heatfhe.training.recipe import Phase, Recipe
 from heatfhe.training.recompute import recomputed
 
@@ -334,7 +334,8 @@ def validate(run: Run, phase: Phase) -> float:
     size = max(1, recipe.micro_tokens // recipe.context)
     rows = torch.from_numpy(run.held_out.rows[: size * recipe.validate_batches]).to(run.accelerator.device)
     with run.accelerator.autocast():
-        values: list[Tensor] = [task_loss(prepared(part[:, :-1]), part[:, 1:]) * len(part) for part in rows.split(size)]
+        parts = rows.split(size)
+        values = [task_loss(prepared(part[:, :-1]), targets(prepared, part)) * len(part) for part in parts]
     if phase.halting == "soft":
         prepared.switch.counts = saved
         configure(prepared, phase, recipe, run.position.variances)
@@ -376,8 +377,10 @@ def _noise(run: Run) -> AbstractContextManager[None]:
         return nullcontext()
     accelerator = run.accelerator
     batch = run.position.micro_steps * accelerator.num_processes + accelerator.process_index
-    public = len(run.prepared.config.prefix)
-    return run.prepared.tapped(noise_tap(run.sizes, run.recipe.noise, run.recipe.seed, batch, public=public))
+    public, whole = len(run.prepared.config.prefix), run.prepared.grid is not None
+    return run.prepared.tapped(
+        noise_tap(run.sizes, run.recipe.noise, run.recipe.seed, batch, public=public, whole=whole)
+    )
 
 
 def _synced(run: Run, forward: nn.Module, last: bool) -> Any:

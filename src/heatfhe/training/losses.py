@@ -40,16 +40,21 @@ def task_loss(logits: Tensor, targets: Tensor, weights: Tensor | None = None) ->
     return weighted_mean(functional.cross_entropy(*pair, reduction="none").view(targets.shape), weights)
 
 
+def targets(prepared: Prepared, rows: Tensor) -> Tensor:
+    """What logits should say of rows: the token after each (B, T), or the label of an image (B, 1)."""
+    return rows[:, 1:] if prepared.grid is None else rows[:, -1:].long()
+
+
 @torch.no_grad()
 def window_losses(prepared: Prepared, rows: Tensor, size: int, mode: Mode = "deployed") -> Tensor:
-    """The task loss of each window (N, context + 1), ``size`` at a time: (N,) in float64, infinite if it diverges.
+    """The task loss of each window (N, context + 1) or image, ``size`` at a time: (N,) in float64.
 
-    Of an exact model, which nothing makes diverge, the loss itself.
+    It is infinite of one that diverges. Of an exact model, which nothing makes diverge, the loss itself.
     """
     found: list[Tensor] = []
     for part in rows.split(size):
         logits = prepared.logits(part[:, :-1], mode=mode)
-        own = [task_loss(one[None], row[None, 1:]) for one, row in zip(logits, part, strict=True)]
+        own = [task_loss(one[None], row[None]) for one, row in zip(logits, targets(prepared, part), strict=True)]
         if mode != "exact" and prepared.calibration is not None:
             wild = prepared.calibration.diverged(logits).any(-1)
             own = [loss.new_tensor(math.inf) if bad else loss for loss, bad in zip(own, wild.tolist(), strict=True)]
@@ -100,18 +105,18 @@ def losses(
     rows: Tensor,
     phase: Phase,
     recipe: Recipe,
-    targets: BackOff | None,
+    pulled: BackOff | None,
     update: int,
     *,
     odd: Tensor | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Terms:
-    """All terms on a micro-batch of windows (B, context + 1). ``forward`` is the prepared model, wrapped or not.
+    """All terms on a micro-batch of windows (B, context + 1) or images; ``forward`` is the model, wrapped or not.
 
     ``odd`` marks windows whose own tokens are not learned: where the others learn the text, they learn the teacher.
     ``weights`` are those of the sites in the iteration loss.
     """
-    tokens, labels = rows[:, :-1], rows[:, 1:]
+    tokens, labels = rows[:, :-1], targets(prepared, rows)
     logits = forward(tokens)
     if phase.distil and teacher is not None:
         with torch.no_grad():
@@ -124,8 +129,8 @@ def losses(
     terms = prepared.range_terms()
     excess = torch.stack(list(terms.values())).sum() if terms else task.new_zeros(())
     iterations = task.new_zeros(())
-    if targets is not None and phase.halting == "soft":
-        iterations = iteration_loss(prepared, recipe, targets, update, weights)
+    if pulled is not None and phase.halting == "soft":
+        iterations = iteration_loss(prepared, recipe, pulled, update, weights)
     return Terms(task, iterations, excess)
 
 

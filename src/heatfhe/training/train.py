@@ -31,6 +31,7 @@ from heatfhe.training import checkpoint, sharding
 from heatfhe.training.checkpoint import PHASES, Position
 from heatfhe.training.data import Windows, windows_of
 from heatfhe.training.diagnose import Prices, Sizes, first_to_leave
+from heatfhe.training.images import check_images
 from heatfhe.training.journal import Journal
 from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import task_loss, window_losses
@@ -94,8 +95,9 @@ def train(
     """Run a recipe. With a ``folder`` it logs, checkpoints, and goes on where an earlier call of the same was killed.
 
     ``text`` is a file, ``hf:NAME``, a list of strings, a Hugging Face dataset (``windows_of``; a tenth, at most 64
-    windows, is held out) or Windows. The tokenizer is by default the one beside the checkpoint. ``recipe`` is one, the
-    name of one, or chosen by the model's size; a named one is fitted to the model's context (``fitting``).
+    windows, is held out), Windows or, for a model of images, Images. The tokenizer is by default the one beside the
+    checkpoint. ``recipe`` is one, the name of one, or chosen by the model's size; a named one is fitted to the model's
+    context (``fitting``).
 
     Started by torchrun it runs in every process, on its share of each batch; with ``shard`` the weights are split over
     them too (FSDP). ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing
@@ -108,7 +110,7 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         context = text.context if isinstance(text, Windows) else None
-        recipe = fitting(prepared.architecture.shape, recipe, context=context)
+        recipe = fitting(prepared.architecture.shape, recipe or _usual(prepared), context=context)
     if isinstance(text, Windows):
         windows = text
     else:
@@ -197,6 +199,11 @@ def with_odd(windows: Windows, recipe: Recipe, vocabulary: int) -> Windows:
     """The training windows with a recipe's odd ones among them."""
     count = beside(recipe.odd_share, len(windows.rows))
     return windows.mixed(odd_rows(recipe.odd_kinds, count, windows.rows, vocabulary, recipe.seed))
+
+
+def _usual(prepared: Prepared) -> str | None:
+    """The recipe of a model that none was named for: that of images, or one by its size."""
+    return "images" if prepared.grid is not None else None
 
 
 def _is_taught(windows: Windows, recipe: Recipe) -> bool:
@@ -419,6 +426,7 @@ def _check_launch(accelerator: Any, recipe: Recipe, shard: bool) -> None:
 
 
 def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
+    check_images(prepared, windows, recipe.odd_share)
     if windows.context != recipe.context:
         raise ConfigError(
             f"the windows hold {windows.context} tokens, the recipe's context is {recipe.context}; pack the text to it"
@@ -427,6 +435,8 @@ def _check(prepared: Prepared, windows: Windows, recipe: Recipe) -> None:
     if recipe.context + public > longest:
         behind = f" behind a prefix of {public}" if public else ""
         raise ConfigError(f"the recipe's context {recipe.context}{behind} exceeds the model's {longest}")
+    if prepared.grid is not None:
+        return
     top = int(windows.rows.max())
     if top >= prepared.architecture.shape.vocabulary or int(windows.rows.min()) < 0:
         raise ConfigError(

@@ -4,6 +4,7 @@
 from heatfhe.wire.frame import MEDIA_TYPE, Limits, Message, MessageFile, MessageScanner, TooLargeError, parse
 from heatfhe.wire.messages import (
     API_VERSIONS,
+    MAX_STEPS,
     MODES,
     JobHead,
     JobOutput,
@@ -22,6 +23,7 @@ from heatfhe.wire.suspicion import looks_secret, name_is_secret
 
 __all__ = [
     "API_VERSIONS",
+    "MAX_STEPS",
     "MEDIA_TYPE",
     "MODES",
     "STATUS",

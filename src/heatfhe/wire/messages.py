@@ -16,7 +16,12 @@ from heatfhe.wire.strict import Fields
 
 API_VERSIONS = (1,)
 # The wire's words for what a job's steps run: whether "free" adds noise shows in its blocks.
-MODES = {ProgramName.GENERATE: "free", ProgramName.SAMPLE: "free", ProgramName.LOGITS: "logits"}
+MODES = {
+    ProgramName.GENERATE: "free",
+    ProgramName.SAMPLE: "free",
+    ProgramName.LOGITS: "logits",
+    ProgramName.CLASSIFY: "classify",
+}
 _IDENTITY = (
     *("model", "engine", "params", "plan", "circuit", "programs", "rotations", "conjugation", "bootstrap_periods"),
     *("layout", "vocabulary", "context", "bundle", "noise_bound", "max_temperature"),
@@ -227,6 +232,8 @@ class JobHead:
     ``steps`` is 1. ``start`` is the number of positions the client believes the session's cache holds, so that a replay
     is refused. ``inputs`` counts ciphertexts, of one token each, ``parts`` those each step's noise is split into.
     ``prefill``, if any, are the tokens that open the conversation at once, and how many of the inputs hold them.
+    classify: every step is one image, whose rows are as many of the inputs as any other's; its logits are returned, and
+    nothing of it stays in the session, so that ``start`` is 0.
     """
 
     config_id: str
@@ -249,6 +256,8 @@ class JobHead:
             raise WireError("job: a new session needs at least one input")
         if logits and not self.inputs:
             raise WireError("job: mode logits needs at least one input")
+        if self.program == ProgramName.CLASSIFY and (self.start or self.prefill or self.inputs % self.steps):
+            raise WireError("job: mode classify starts at 0, without a prefill, and every image has as many inputs")
         if self.prefill and (len(self.prefill) != 2 or min(self.prefill) < 1 or self.start):
             raise WireError("job: prefill is tokens and ciphertexts of the first prompt of a session")
         if self.inputs <= self.packed and self.prefill:
@@ -263,6 +272,11 @@ class JobHead:
     def tokens(self) -> int:
         """Positions its inputs take."""
         return self.inputs - self.packed + (self.prefill[0] if self.prefill else 0)
+
+    @property
+    def positions(self) -> int:
+        """Positions of the session's cache that it takes: an image takes none."""
+        return 0 if self.program == ProgramName.CLASSIFY else self.tokens + self.steps - 1
 
     @property
     def mode(self) -> str:
@@ -294,11 +308,12 @@ class JobHead:
         if noise % parts:
             raise WireError(f"job: {noise} noise blocks are not a multiple of {parts} parts; see docs/formats.md")
         free = ProgramName.SAMPLE if noise else ProgramName.GENERATE
+        named = {MODES[program]: program for program in (free, ProgramName.LOGITS, ProgramName.CLASSIFY)}
         job = cls(
             config_id=f.digest("config_id"),
             plan=header.plan,
             key_set=f.digest("key_set"),
-            program=free if mode == MODES[free] else ProgramName.LOGITS,
+            program=named[mode],
             steps=f.integer("steps", lo=1, hi=MAX_STEPS),
             start=f.integer("start", lo=0, hi=1 << 22),
             inputs=inputs,

@@ -219,6 +219,11 @@ class TokenPacking(Packing):
         return self.D
 
     @property
+    def V(self) -> int:
+        """Labels of one ciphertext of logits: as many as the stream's entries."""
+        return self.D
+
+    @property
     def span(self) -> int:
         """Blocks whose tokens fit the top index of one ciphertext of scores."""
         return self.dh // self.t
@@ -240,6 +245,21 @@ class TokenPacking(Packing):
         index = part * self.D + np.arange(self.n) // self.t
         return np.where(index < self.shape.hidden, index, -1)
 
+    def vocabulary(self, part: int) -> Index:
+        """Layout of one ciphertext of logits, of every token by itself."""
+        index = part * self.D + np.arange(self.n) // self.t
+        return np.where(index < self.shape.vocabulary, index, -1)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that hold the whole context."""
+        return -(-self.context // self.t)
+
+    @property
+    def groups(self) -> int:
+        """Ciphertexts of scores for one block of queries that sees the whole context."""
+        return -(-self.blocks // self.span)
+
     def score(self, part: int) -> tuple[int, int]:
         """Block of the queries, and number of the ``span`` blocks of keys, that one ciphertext of scores holds."""
         block = 0
@@ -247,6 +267,15 @@ class TokenPacking(Packing):
             part -= block // self.span + 1
             block += 1
         return block, part
+
+    def pack_image(self, rows: Real) -> list[Real]:
+        """All rows of images (..., context, width), one slot vector (..., slots) per block, filled up with the last."""
+        filled = rows[..., np.minimum(np.arange(self.blocks * self.t), self.context - 1), :]
+        blocks = filled.reshape(*rows.shape[:-2], self.blocks, self.t, self.shape.width)
+        out = np.zeros((*rows.shape[:-2], self.blocks, self.D, self.t))
+        out[..., : self.shape.width, :] = blocks.swapaxes(-1, -2)
+        flat = np.tile(out.reshape(*rows.shape[:-2], self.blocks, -1), self.slots // self.n)
+        return [flat[..., block, :] for block in range(self.blocks)]
 
     def pack_tokens(self, rows: Real) -> list[Real]:
         """Rows of whole blocks, one slot vector per block."""

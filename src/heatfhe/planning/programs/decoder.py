@@ -19,7 +19,21 @@ from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
 from heatfhe.planning.scales import noise_bound
 from heatfhe.planning.weights import Dense
-from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Linear, Norm, Residual, Stage, of, readers, writers
+from heatfhe.stages import (
+    Activation,
+    Attention,
+    Embed,
+    Gate,
+    Head,
+    Linear,
+    Norm,
+    Patches,
+    Residual,
+    Stage,
+    of,
+    readers,
+    writers,
+)
 
 MLPS = ("A", "B")
 
@@ -43,7 +57,7 @@ def record(
 
     ``reach`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
     """
-    known = [name for name in ProgramName if name is not ProgramName.PREFILL]
+    known = [name for name in ProgramName if name not in (ProgramName.PREFILL, ProgramName.CLASSIFY)]
     if program not in known:
         raise ConfigError(f"unknown program {program!r}; have {', '.join(known)}")
     if mlp not in MLPS:
@@ -62,7 +76,7 @@ _PATHS = {Norm: _INTO, Attention: _BACK, Activation: _BACK, Gate: _BACK}
 
 def check_layouts(stages: Sequence[Stage]) -> None:
     """Raise PlanError, naming the stage, where a value would meet a stage that knows no layout for it."""
-    made, stream = writers(stages), (Embed, Residual)
+    made, stream = writers(stages), (Embed, Patches, Residual)
     for stage in stages:
         before = [type(made[value]) for value in stage.inputs]
         if isinstance(stage, Linear):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many tokens at once: a whole prompt, t tokens to a ciphertext, into the cache that single tokens go on from.
+"""Many tokens at once, t to a ciphertext: a whole prompt into the cache that single tokens go on from, or an image.
 
 Layout (TokenPacking): slot i * t + c of ciphertext b holds entry i of token b * t + c. A diagonal of a matrix serves
 all tokens; two blocks ride as real and imaginary part of one product with real plaintexts, and a sum over the width has
@@ -19,6 +19,10 @@ Cache. u goes from (e, h, c) to decode's (e, c, h) by Hp * t sparse masks; anoth
 residue class, up to the last token of the prompt, and single tokens go on from there. A prompt starts at position 0;
 the program runs at the position of its last token. Copies of that token fill the blocks: they stand at its position and
 see what it sees, so their values are its own and in their domains if the prompt's are.
+
+Images. Every row sees all rows, so all have one length, a number, and no cache is written; the mask leaves out what
+fills the last block. Logits are the class token's, the first of the first block: after the last attention's keys and
+values no other block is computed.
 """
 
 from __future__ import annotations
@@ -39,38 +43,49 @@ from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.programs.decoder import check_layouts, norm
 from heatfhe.planning.recorder import FREE_TIMES, Traced
 from heatfhe.planning.recording import Recording, finish
-from heatfhe.planning.weights import Dense, Projection, Tokens
-from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Residual, of
+from heatfhe.planning.weights import Dense, Projection, Tokens, Unembedding
+from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Patches, Residual, of
 
 
 def record_packed(
     circuit: Circuit, packing: Packing, tokens: int, *, reach: float = 1.0, contract: bool = True, tight: bool = False
 ) -> Recording:
-    """Record the prefill of at most ``tokens`` tokens, in whole blocks; the other options are those of ``record``."""
+    """Record the prefill of at most ``tokens`` tokens, in whole blocks, or the rows of an image; the other options are
+    those of ``record``."""
     check_layouts(circuit.stages)
     if not 1 <= tokens <= packing.context:
         raise PlanError(f"a prefill of {tokens} tokens does not fit the cache of {packing.context} positions")
     if circuit.front.length or any(stage.rotary is not None for stage in of(circuit.stages, Attention)):
         raise PlanError("a prefill knows neither rotary positions nor a public prefix yet; plan without it")
     b = Builder(circuit, packing, reach, True, contract, "A", tight)
-    run = _Packed(b, -(-tokens // packing.t))
+    run = _Packed(b, -(-tokens // packing.t), whole=circuit.grid is not None)
     run.record()
     return replace(finish(b.r), packed=True)
 
 
 class _Packed:
-    """The program being recorded; values hold ``blocks`` ciphertexts, or a multiple, the block first."""
+    """The program being recorded; values hold ``blocks`` ciphertexts, or a multiple, the block first.
 
-    def __init__(self, b: Builder, blocks: int) -> None:
-        self.b, self.r, self.p, self.blocks = b, b.r, b.p.tokens, blocks
-        self.r.rows = blocks * self.p.t
+    Queries have ``queries`` blocks. ``whole`` says that all rows see all rows; ``length`` is that of a row.
+    """
+
+    def __init__(self, b: Builder, blocks: int, *, whole: bool) -> None:
+        self.b, self.r, self.p, self.blocks, self.queries, self.whole = b, b.r, b.p.tokens, blocks, blocks, whole
+        self.r.rows = self.p.context if whole else blocks * self.p.t
         self.groups = range(-(-blocks // self.p.span))
-        self.scores = [(q, g) for q in range(blocks) for g in range(q // self.p.span + 1)]
+        self.length, self.every = (Public(float(self.p.context)), Public()) if whole else (ROWS, Public.of(Rows.EVERY))
+        self.mask = Public.of(Rows.WHOLE if whole else Rows.CAUSAL)
+
+    @property
+    def scores(self) -> list[tuple[int, int]]:
+        """Block of queries, and number of the blocks of keys, of every ciphertext of scores."""
+        groups, span = len(self.groups), self.p.span
+        return [(q, g) for q in range(self.queries) for g in range(groups if self.whole else q // span + 1)]
 
     def record(self) -> None:
         b, r, p = self.b, self.r, self.p
-        (embed,) = of(b.circuit.stages, Embed)
-        positions = embed.position is not None
+        embed = b.circuit.stages[0]
+        positions = isinstance(embed, Patches) or (isinstance(embed, Embed) and embed.position is not None)
         size = b.bound(embed.writes)
         values: dict[str, Traced] = {}
         with r.scope("x", "embedding"):
@@ -87,8 +102,16 @@ class _Packed:
                 values[stage.writes] = self.gate(stage, values)
             elif isinstance(stage, Residual):
                 values[stage.writes] = self.residual(stage, values)
-            elif isinstance(stage, Head):
-                break
+            elif isinstance(stage, Head) and self.whole:
+                with r.scope("head", "head"):
+                    logits = self.linear(
+                        values[stage.reads], [[Unembedding(False, k)] for k in range(p.vocabulary_parts)]
+                    )
+                    r.output(stage.writes, r.assume(logits, b.bound(stage.writes)))
+
+    def kept(self, x: Traced) -> Traced:
+        """The blocks of a value that queries are made of, and everything after them."""
+        return x if x.facts.parts == self.queries else self.r.join(*(self.r.select(x, k) for k in range(self.queries)))
 
     # -- products ---------------------------------------------------------------------------------------------------
 
@@ -98,14 +121,15 @@ class _Packed:
         babies, giants = (tuple(k * self.p.t for k in steps) for steps in (one.babies, one.giants))
         return replace(one, babies=babies, giants=giants)
 
-    def linear(self, x: Traced, weights: Sequence[Sequence[Projection | Dense]]) -> Traced:
+    def linear(self, x: Traced, weights: Sequence[Sequence[Projection | Dense | Unembedding]]) -> Traced:
         """For every output the sum over inputs of a matrix, two blocks at a time; the bias is that of the first."""
         r, inputs = self.r, len(weights[0])
+        blocks = x.facts.parts // inputs
         maps = [[self.map(Tokens(w)) for w in row] for row in weights]
         made: dict[tuple[int, int], Traced] = {}
         with r.group():
-            for block in range(0, self.blocks, 2):
-                two = block + 1 < self.blocks
+            for block in range(0, blocks, 2):
+                two = block + 1 < blocks
                 given = [r.select(x, block * inputs + k) for k in range(inputs)]
                 if two:
                     given = [v + r.select(x, (block + 1) * inputs + k).times_i() for k, v in enumerate(given)]
@@ -122,7 +146,9 @@ class _Packed:
                         made[block, k] = z * 2
             out = r.join(*(made[place] for place in sorted(made)))
             whole = weights[0][0]
-            bias = Tokens(Dense(whole.stage) if isinstance(whole, Dense) else whole)
+            if isinstance(whole, Dense):
+                whole = Dense(whole.stage)
+            bias = Tokens(Unembedding(whole.centred) if isinstance(whole, Unembedding) else whole)
             out = self.b.shifted(out, bias)
         out.facts.complex = False
         return out
@@ -135,9 +161,11 @@ class _Packed:
         made = [b.linear(value) for value in stage.inputs]
         x, owners = given[made[0].reads], made * (3 // len(made))
         fit = b.circuit.calibration.softmaxes[name].fit
+        if self.whole and stage is of(b.circuit.stages, Attention)[-1]:
+            self.queries = 1
         with r.scope(made[0].name if len(made) == 1 else name, "linear"):
             q, k, v = (Projection(linear.name, third) for third, linear in zip(THIRDS, owners))
-            queries = self.linear(x, [[q]])
+            queries = self.linear(self.kept(x), [[q]])
             r.assume(queries, b.bound(f"{name}/q") * 2 / (stage.divisor(b.circuit.shape.head_width) * fit.width))
             both = Tokens(k, v)
             with r.group():
@@ -145,19 +173,20 @@ class _Packed:
                 u = u + Public.of(Bias(both)) if b.source.adds(Tokens(k)) or b.source.adds(Tokens(v)) else u
             u.facts.complex = True
             r.assume(u, b.bound(f"{name}/k") + b.bound(f"{name}/v"))
-        with r.scope(name, "cache"):
-            self.store(name, u)
+        if not self.whole:
+            with r.scope(name, "cache"):
+                self.store(name, u)
         with r.scope(name, "attention"):
             spread = [self.spread(u, group) for group in self.groups]
             with r.group():
                 scores = self.products(queries, spread)
-                t = scores + Public.of(Rows.CAUSAL) * (-2 * fit.midpoint / fit.width)
+                t = scores + self.mask * (-2 * fit.midpoint / fit.width)
             r.domain(t, -1.0, 1.0)
         scale = b.scales.values[stage.writes]
         y = self.softmax(name, t, scale / 2)
         with r.scope(name, "attention"), r.group():
             parts = []
-            for block in range(self.blocks):
+            for block in range(self.queries):
                 pairs = []
                 for part, (query, group) in enumerate(self.scores):
                     if query == block:
@@ -193,9 +222,9 @@ class _Packed:
         """The scores, zero where they do not count."""
         r, p = self.r, self.p
         by = [p.stride * j for j in range(p.dh)]
-        turned = [r.rotate_many(r.select(queries, block), by) for block in range(self.blocks)]
+        turned = [r.rotate_many(r.select(queries, block), by) for block in range(self.queries)]
         keys = [[r.select(u, j).rotate(by[j]) if j else r.select(u, 0) for j in range(p.dh)] for u in spread]
-        masked = [r.join(*(turned[q][j] for q, _ in self.scores)) * (Public.of(Rows.CAUSAL) * 0.5) for j in range(p.dh)]
+        masked = [r.join(*(turned[q][j] for q, _ in self.scores)) * (self.mask * 0.5) for j in range(p.dh)]
         parts = []
         for part, (_, group) in enumerate(self.scores):
             z = r.product_sum([(r.select(masked[j], part), keys[group][j]) for j in range(p.dh)])
@@ -244,8 +273,8 @@ class _Packed:
         b, r, p = self.b, self.r, self.p
         c, aim = b.circuit.calibration.softmaxes[name], b.scales.aim
         widest = c.fit.init if c.fit.refine is None else c.fit.refine
-        root = (ROWS * (widest.hi / aim)).power(-0.5)
-        every, sums = Public.of(Rows.EVERY), 0
+        length, every, sums = self.length, self.every, 0
+        root = (length * (widest.hi / aim)).power(-0.5)
 
         def row_sum(v: Traced) -> Traced:
             nonlocal sums
@@ -257,7 +286,7 @@ class _Packed:
             r.clip(v, aim)
             with r.group():
                 parts = []
-                for block in range(self.blocks):
+                for block in range(self.queries):
                     mine = [r.select(v, part) for part, (query, _) in enumerate(self.scores) if query == block]
                     total = mine[0]
                     for other in mine[1:]:
@@ -272,12 +301,12 @@ class _Packed:
         def solver(number: int, count: int, last: bool) -> Callable[[Traced], Traced]:
             fit, least = c.met(number)
             scale = fit.hi / aim
-            gain = Public(carried * scale) if last else root * ROWS * scale
-            longest = 1.0 if last else r.rows**0.5
+            gain = Public(carried * scale) if last else root * length * scale
+            longest = 1.0 if last or not gain.rows else r.rows**0.5
             largest = gain.coefficient * longest * (fit.largest(count, least) if b.tight else 1 / least)
             back = Public(max(1, math.ceil(largest / aim)))
             if not last and b.tight and back.coefficient > FREE_TIMES:
-                back = back * (ROWS / r.rows).power(0.5)
+                back = back * (length / r.rows).power(0.5)
             gain = gain / back
             ahead = carried_ahead(b, fit, count, gain.coefficient * r.rows**gain.rows)
             times = back * every if back.rows else int(back.coefficient)
@@ -286,13 +315,13 @@ class _Packed:
             def solve(s: Traced) -> Traced:
                 given = gain.coefficient if last else gain * every
                 y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=given, ahead=ahead)), part=part) * times
-                return y if len(self.scores) == self.blocks else r.join(*(r.select(y, q) for q, _ in self.scores))
+                return y if len(self.scores) == self.queries else r.join(*(r.select(y, q) for q, _ in self.scores))
 
             return solve
 
         with r.scope(name, "softmax"):
             squared = 1.0 / (1 << c.fit.exponential.squarings)
-            mask = Public.of(Rows.CAUSAL) * (ROWS * (c.fit.init.hi / aim)).power(-squared)
+            mask = self.mask * (length * (c.fit.init.hi / aim)).power(-squared)
             passes = iter(
                 [solver(k + 1, c.refine_count, k + 1 == c.fit.passes) for k in range(c.fit.passes)]
                 if c.fit.refine is not None
@@ -331,7 +360,7 @@ class _Packed:
         parts = 1 if isinstance(b.made[linear.reads], Attention) else self.p.hidden_parts
         with r.scope(linear.name, "linear"):
             y = self.linear(values[linear.reads], [[_part(linear.name, k, parts) for k in range(parts)]])
-            stream = values[stage.reads]
+            stream = self.kept(values[stage.reads])
             if stage.reads == b.circuit.stages[0].writes:
                 stream = stream * b.scales.residual
             return r.assume(stream + y, b.bound(stage.writes) * b.scales.residual)

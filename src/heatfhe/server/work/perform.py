@@ -26,7 +26,8 @@ class CancelledWork(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One run of a program, and which input it reads (None: the fed-back token; a prefill reads those from here)."""
+    """One run of a program, and which input it reads (None: the fed-back token; a prefill and an image read those from
+    here on)."""
 
     program: ProgramName
     source: int | None
@@ -34,7 +35,10 @@ class Unit:
 
 
 def units(program: ProgramName, steps: int, inputs: int, pending: bool, packed: int = 0) -> list[Unit]:
-    """The units of a job, from public numbers alone: all but the last input fill the cache, then the steps."""
+    """The units of a job, from public numbers alone: all but the last input fill the cache, then the steps; or, of
+    images, one for each."""
+    if program is ProgramName.CLASSIFY:
+        return [Unit(program, step * (inputs // steps), step) for step in range(steps)]
     sources: list[int | None] = [None] * pending + list(range(packed, inputs))
     if not sources:
         raise WireError("job: an empty session needs at least one input")
@@ -105,6 +109,10 @@ def _answer(talk: Conversation, unit: Unit, request: JobHead, message: MessageFi
     if unit.program is ProgramName.PREFILL:
         talk.fill([message.block(f"input/{k:04d}") for k in range(request.packed)], request.prefill[0])
         return ()
+    if unit.program is ProgramName.CLASSIFY:
+        assert unit.source is not None
+        blocks = range(unit.source, unit.source + request.inputs // request.steps)
+        return talk.label([message.block(f"input/{k:04d}") for k in blocks])
     token = None if unit.source is None else message.block(f"input/{unit.source:04d}")
     noise = () if unit.step is None else request.noise_blocks(unit.step)
     return talk.answer(unit.program, token, [message.block(name) for name in noise])

@@ -16,7 +16,7 @@ from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.server.store.keys import FolderKeys
 from heatfhe.server.work.orders import Opening
-from heatfhe.stages import Embed, centred, of
+from heatfhe.stages import Embed, Patches, centred
 from heatfhe.wire import Message, ModelConfig, Price
 
 _DTYPES = {"float16": "F16", "float32": "F32", "float64": "F64"}
@@ -31,10 +31,11 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
     """What clients are told of a model."""
     plan, circuit = Plan.load(source.plan), Circuit.load(source.circuit)
     plan.source(circuit)  # refuses a circuit the plan was not made for
-    for name in (ProgramName.PROMPT, ProgramName.GENERATE):
-        plan.program(name)
+    image = circuit.grid is not None
+    first, last = (ProgramName.CLASSIFY,) * 2 if image else (ProgramName.PROMPT, ProgramName.GENERATE)
+    single, step = plan.program(first), plan.program(last)
     engine = "clear" if settings.simulate else plan.params.engine
-    packing, generate = plan.packing, plan.program(ProgramName.GENERATE)
+    packing = plan.packing.tokens if image else plan.packing
     sample = plan.programs.get(ProgramName.SAMPLE)
     bundle = make_bundle(plan, circuit)
     fits = plan.notes.get("noise", circuit.calibration.magnitudes.get("logits", 0.0))
@@ -51,14 +52,14 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         conjugation=plan.conjugation,
         bootstrap_periods=plan.bootstrap_periods,
         layout={
-            "input": {"size": plan.shape.width, "period": packing.D, "level": generate.inputs["x"].level},
+            "input": {"size": plan.shape.width, "period": packing.D, "level": step.inputs["x"].level},
             "vocabulary": {
                 "size": plan.shape.vocabulary,
                 "period": packing.V,
                 "parts": packing.vocabulary_parts,
                 "level": sample.inputs["noise"].level if sample is not None else 0,
             },
-            **_prefill(plan),
+            **(_image(plan) if image else _prefill(plan)),
         },
         vocabulary=plan.shape.vocabulary,
         context=plan.context,
@@ -66,10 +67,10 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         noise_bound=noise_bound,
         max_temperature=highest_temperature(circuit, noise_bound, source.max_temperature),
         price=Price(
-            seconds_per_prompt_token=plan.program(ProgramName.PROMPT).predicted_seconds,
-            seconds_per_token=generate.predicted_seconds,
+            seconds_per_prompt_token=0.0 if image else single.predicted_seconds,
+            seconds_per_token=step.predicted_seconds,
             key_bytes=key_bytes(plan),
-            bootstraps_per_token=len(generate.bootstraps()),
+            bootstraps_per_token=len(step.bootstraps()),
         ),
         limits={
             "chunk_bytes": settings.chunk_bytes,
@@ -79,6 +80,12 @@ def describe_model(source: ModelSource, settings: Settings) -> ServedModel:
         },
     )
     return ServedModel(config=config, bundle=bundle, source=source)
+
+
+def _image(plan: Plan) -> dict[str, dict[str, int]]:
+    """How an image comes: rows to a ciphertext, ciphertexts, and their level."""
+    port = plan.program(ProgramName.CLASSIFY).inputs["x"]
+    return {"image": {"tokens": plan.packing.t, "blocks": len(port.values), "level": port.level}}
 
 
 def _prefill(plan: Plan) -> dict[str, dict[str, int]]:
@@ -101,19 +108,25 @@ def highest_temperature(circuit: Circuit, noise_bound: float, allowed: float | N
 
 
 def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
-    """Tokenizer files and the token embedding table, in the checkpoint's own numbers, as one message."""
-    (stage,) = of(circuit.stages, Embed)
-    table = circuit.weights[stage.token]
+    """Tokenizer files and the token embedding table, in the checkpoint's own numbers, as one message.
+
+    Of images it is the matrix of patches, a row for every entry of the stream, and how images are cut.
+    """
+    stage = circuit.stages[0]
+    assert isinstance(stage, (Embed, Patches))
+    name = stage.weight if isinstance(stage, Patches) else stage.token
+    table = circuit.weights[name]
+    table = table.reshape(len(table), -1)
     if table.dtype.name not in _DTYPES:
-        raise ConfigError(
-            f"{stage.token}: {table.dtype.name} embeddings cannot be served; export the circuit in float16"
-        )
+        raise ConfigError(f"{name}: {table.dtype.name} embeddings cannot be served; export the circuit in float16")
     little = table.astype(table.dtype.newbyteorder("<"), copy=False)
     blocks = {f"tokenizer/{name}": data for name, data in sorted(circuit.tokenizer.items())}
     blocks["embedding"] = little.tobytes()
     body: dict[str, Any] = {"dtype": _DTYPES[table.dtype.name], "shape": list(table.shape)}
     if not centred(circuit.stages):
         body["centred"] = False
+    if isinstance(stage, Patches):
+        body |= {"image": list(stage.image), "patch": list(stage.patch)}
     return Message(kind="bundle", plan=plan.digest, body=body, blocks=blocks).pack()
 
 

@@ -255,7 +255,7 @@ class _Attend(torch.autograd.Function):
 def supports(site: AttentionSite, made: Sequence[Tensor]) -> bool:
     """Whether this forward can run here: joined projections, one refinement pass in training or exact range terms."""
     stage = site.stage
-    if len(made) > 1 or stage.shared > 1 or stage.scale is not None or stage.rotary is not None:
+    if len(made) > 1 or stage.shared > 1 or stage.scale is not None or stage.rotary is not None or not stage.causal:
         return False
     if made[0].shape[-1] // (3 * stage.heads) not in (16, 32, 64, 128):
         return False

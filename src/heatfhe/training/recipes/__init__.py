@@ -11,7 +11,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.stages import Shape
 from heatfhe.training.recipe import Phase, Recipe, Solver
 
-__all__ = ["ABLATIONS", "RECIPES", "ablation", "default_model", "fitting", "gpt2_small", "recipe", "tiny"]
+__all__ = ["ABLATIONS", "RECIPES", "ablation", "default_model", "fitting", "gpt2_small", "images", "recipe", "tiny"]
 
 
 PRICE_SHARE = 0.8  # of the iteration loss in plan-aware; the rest pulls every site, since stairs are passed together
@@ -102,6 +102,57 @@ def default_model(solver: Solver = "plain") -> Recipe:
     )
 
 
+def images(solver: Solver = "plain") -> Recipe:
+    """A small classifier of images, such as a ViT of 69 thousand parameters on 8 x 8 digits, on one core.
+
+    A context is the rows of one image: 64 images make an update. Scores are squeezed at 4 and 5; there are no odd
+    windows, which are made of tokens.
+    """
+    relaxed, rows = solver == "relaxed", 17
+    return Recipe(
+        name="images",
+        solver=solver,
+        context=rows,
+        squeeze=Phase(
+            updates=150,
+            tokens_per_update=64 * rows,
+            lr=3e-4,
+            final_lr=3e-4,
+            lambda_range=3e-2,
+            score_bound=4.0,
+            distil=True,
+            warm_up=10,
+        ),
+        heat=Phase(
+            updates=400,
+            tokens_per_update=64 * rows,
+            lr=3e-4,
+            final_lr=1e-4,
+            logit_lr=2e-2,
+            lambda_iter=0.05 if relaxed else 0.2,
+            score_bound=5.0,
+            halting="soft",
+            warm_up=10,
+        ),
+        cooldown=Phase(
+            updates=150, tokens_per_update=64 * rows, lr=1e-4, final_lr=3e-5, score_bound=5.0, halting="hard", warm_up=5
+        ),
+        iter_ramp=60,
+        patience=4,
+        gap=22 if relaxed else 18,
+        least_init=2 if relaxed else 1,
+        calibration_windows=512,
+        margin=1.3,
+        odd_share=0.0,
+        odd_calibration=0,
+        micro_tokens=64 * rows,
+        precision="float32",
+        validate_every=50,
+        validate_batches=8,
+        checkpoint_every=100,
+    )
+
+
 def tiny(solver: Solver = "plain") -> Recipe:
     """A few seconds on a tiny model: for tests and trials."""
     return Recipe(
@@ -129,7 +180,12 @@ def tiny(solver: Solver = "plain") -> Recipe:
     )
 
 
-RECIPES: dict[str, Callable[..., Recipe]] = {"gpt2-small": gpt2_small, "default-model": default_model, "tiny": tiny}
+RECIPES: dict[str, Callable[..., Recipe]] = {
+    "gpt2-small": gpt2_small,
+    "default-model": default_model,
+    "images": images,
+    "tiny": tiny,
+}
 
 
 def recipe(name: str, solver: str = "plain") -> Recipe:
