@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "heatfhe"
 ROOMS = (
     "approx", "stages", "halting", "models", "sites", "ranges", "circuit", "ckks", "training", "lowering", "planning",
-    "engine", "wire", "client", "server", "evaluation", "report",
+    "engine", "wire", "client", "server", "evaluation", "search", "report",
 )  # fmt: skip
 
 

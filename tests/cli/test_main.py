@@ -28,6 +28,8 @@ MISTAKES = {
     "calibrate": ["./nowhere", "-o", "out.json"],
     "train": ["./nowhere", "-o", "out"],
     "compare": ["./nowhere", "-o", "out"],
+    "search": ["nowhere", "-o", "out"],
+    "sweep": ["./nowhere", "-o", "out", "--vary", "margin=1.1,1.2"],
     "export": ["./nowhere", "-o", "out"],
     "inspect": ["nowhere"],
     "report": ["nowhere", "-o", "page.html"],
@@ -44,6 +46,8 @@ MISTAKES = {
     "generate": ["--server", "http://127.0.0.1:9", "--token-file", "nowhere", "hello"],
     "sessions": ["--server", "http://127.0.0.1:9"],
     "proxy": ["--server", "http://127.0.0.1:9"],
+    "classify": ["--server", "http://127.0.0.1:9", "--token-file", "nowhere", "--digits", "1"],
+    "card": ["nowhere", "--params", PARAMS],
     "chat": ["--server", "http://127.0.0.1:9", "--token-file", "nowhere"],
     "models": ["nowhere"],
     "doctor": ["--nonsense"],
@@ -73,8 +77,7 @@ def test_every_command_has_help_with_examples(name: str, capsys: pytest.CaptureF
     assert "--quiet" in text
 
 
-def test_there_are_twenty_two_commands_and_a_mistake_for_each() -> None:
-    assert len(COMMANDS) == 22
+def test_there_is_a_mistake_for_every_command() -> None:
     assert sorted(MISTAKES) == sorted(COMMANDS)
 
 

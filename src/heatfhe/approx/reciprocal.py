@@ -159,9 +159,10 @@ def reciprocal(d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0, gain
         return n
     if ahead:
         half: T = d * (slope * scale * scale * 0.5) + top * scale * 0.5
-        return goldschmidt(n, d * half, count, s, ahead=ahead)
-    scaled: T = d * _seed_for_denominator(d, n, scale, gain, top, slope)
-    return goldschmidt(n, scaled, count, s)
+        scaled: T = d * half
+    else:
+        scaled = d * _seed_for_denominator(d, n, scale, gain, top, slope)
+    return goldschmidt(n, scaled, count, s, ahead=ahead)
 
 
 def divide(num: T, d: T, fit: ReciprocalFit, count: int, *, scale: Plain = 1.0) -> T:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
 from heatfhe.cli import drift_by_value as drift_by_value_output
 from heatfhe.cli.bench_engine import add_device_argument

@@ -180,7 +180,7 @@ def _decode(folder: str, circuit: str, options: tuple[tuple[str, Any], ...], win
 def _opened(folder: str, circuit: str, options: tuple[tuple[str, Any], ...]) -> tuple[Plan, Circuit, Endpoint]:
     made, args = Plan.load(Path(folder) / "plan.json"), argparse.Namespace(**dict(options))
     args.noise = None if args.noise is None else Path(args.noise)
-    return made, Circuit.load(circuit_folder(circuit)), open_endpoint(args, made)
+    return made, text_circuit(circuit), open_endpoint(args, made)
 
 
 def fallback_params(engine: str) -> str:

@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, metavar="T", help="positions the cache holds (default: the circuit's)")
     parser.add_argument(
         "--programs",
-        help=f"comma-separated, of {', '.join(ProgramName)} (default: all that a server offers with -o, else {SHOWN}; of "
-        "images classify)",
+        help=f"comma-separated, of {', '.join(ProgramName)} (default: all that a server offers with -o, else {SHOWN}; "
+        "classify of images)",
     )
     parser.add_argument(
         "--prefill", type=int, metavar="TOKENS", help="a program for so many prompt tokens at once, too"

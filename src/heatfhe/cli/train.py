@@ -144,7 +144,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         with _finish_the_update(console) as stop:
             options: dict[str, Any] = {"held_out": held_out, "folder": args.out, "reporter": console.reporter}
             carried = carried_in(args.noise_set, prepared.architecture)
-            told = (args.plan_set, prepared.architecture, public + chosen.context)
+            told = (args.plan_set, prepared.architecture, len(prefix) + chosen.context)
             prices = prices_in(*told) if chosen.price_share else None
             options |= {"carried": carried, "prices": prices}
             trained = train(prepared, training, chosen, **options, stop=stop, shard=args.shard)

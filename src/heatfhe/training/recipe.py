@@ -266,7 +266,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Identifies what a recipe computes; without odd windows or prices it is the digest from before there were any."""
+        """Identifies what a recipe computes; without odd windows or prices it is the digest from before those."""
         body = self.as_json()
         del body["recompute"]
         if self.activation_tolerance == 1e-3:
