@@ -26,7 +26,9 @@ _IDENTITY = (
     *("model", "engine", "params", "plan", "circuit", "programs", "rotations", "conjugation", "bootstrap_periods"),
     *("layout", "vocabulary", "context", "bundle", "noise_bound", "max_temperature"),
 )
-MAX_KEYS, MAX_KEY_BYTES, MAX_STEPS = 4096, 1 << 34, 4096
+MAX_KEYS, MAX_KEY_BYTES = 4096, 1 << 34
+MAX_STEPS = 4096
+"""Steps of one job: tokens, or images."""
 MAX_RING = 1 << 17  # the largest the security table knows
 
 
