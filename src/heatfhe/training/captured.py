@@ -70,9 +70,10 @@ class CapturedBatch:
             self._step(mixed)
         return graph
 
-    def pull(self, log_prior: Tensor, weight: float, site_weights: Tensor) -> None:
-        """Set the prior of the next replays and the weight of the iteration loss, whole and of each site."""
-        self._site_weights.copy_(site_weights.pin_memory(), non_blocking=True)
+    def pull(self, log_prior: Tensor, weight: float, site_weights: Tensor | None = None) -> None:
+        """Set the prior of the next replays and the weight of the iteration loss, whole and, if given, of each site."""
+        if site_weights is not None:
+            self._site_weights.copy_(site_weights.pin_memory(), non_blocking=True)
         self._prior.copy_(log_prior.pin_memory(), non_blocking=True)
         self._weight.fill_(weight)
 

@@ -296,7 +296,7 @@ def _replay(
     rows = batch.to(run.accelerator.device, non_blocking=True)
     position.rows += count * size
     if position.targets is not None and phase.halting == "soft":
-        weights = site_weights(prepared, position.weights)
+        weights = site_weights(prepared, position.weights) if position.weights else None
         captured.pull(prior(prepared, recipe, position.targets, position.update), lambda_iter, weights)
     assert run.optimizer is not None
     mean, finite, modes = captured.update(rows.split(size), run.optimizer, recipe.clip, odd.split(size))
