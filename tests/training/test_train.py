@@ -20,8 +20,9 @@ from heatfhe.planning import Carried
 from heatfhe.planning import preset as parameter_set
 from heatfhe.sites import Prepared, load_prepared, prepare, save_prepared
 from heatfhe.training import Trained, Windows, ablation, cut, loop, read_log, recipe, train
+from heatfhe.training.constants import fixed_counts, merge
 from heatfhe.training.losses import Terms
-from heatfhe.training.train import _digest, fixed_counts, merge, with_odd
+from heatfhe.training.train import _digest, with_odd
 from tests.gpt2_tiny import tiny_gpt2, worst
 from tests.training.short import CONTEXT, fresh, go, same_weights, short, windows
 
