@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from heatfhe.circuit import Circuit
 from heatfhe.cli import main
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.errors import EngineError, MissingExtraError
-from heatfhe.planning import ALGORITHMS, Plan
+from heatfhe.planning import ALGORITHMS, Plan, faint_sums
 from tests.tiny import tiny_circuit
 
 PARAMS = "insecure-native-11"
@@ -91,6 +92,23 @@ def test_prices_of_another_ring_are_said_to_be_so(folder: Path, capsys: pytest.C
     assert "cheddar-h200 prices a ring of 32768 slots and insecure-native-11 has 1024" in shown.err
     assert main([*asked, "--costs", "cheddar-h200"]) == 0
     assert "prices a ring" not in capsys.readouterr().err
+
+
+def test_a_domain_too_wide_for_the_noise_of_a_refresh_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--params", PARAMS, "--programs", "prompt", "--mlp", "A"]
+    assert main(["plan", str(folder), *asked]) == 0
+    assert "lost under encryption" not in capsys.readouterr().err
+    circuit = Circuit.load(folder)
+    name, c = next(iter(circuit.calibration.softmaxes.items()))
+    fit = replace(c.fit, init=replace(c.fit.init, hi=c.fit.init.lo * 1e9))
+    rows = {**circuit.calibration.softmaxes, name: replace(c, fit=fit)}
+    wide = replace(circuit, calibration=replace(circuit.calibration, softmaxes=rows))
+    assert list(faint_sums(wide, 1e-8)) == [f"{name}/init"]
+    wide.save(tmp_path / "wide")
+    assert main(["plan", str(tmp_path / "wide"), *asked]) == 0
+    assert f"{name}/init: sums of its rows may be" in capsys.readouterr().err
 
 
 def test_a_prefill_is_a_program_of_its_own_and_moves_nothing_else(

@@ -23,6 +23,7 @@ from heatfhe.planning import (
     cost_table,
     cost_tables,
     default_cost,
+    faint_sums,
     key_bytes,
     level_digits,
     level_path,
@@ -95,6 +96,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
             f"another ring's seconds; heat bench-engine {params.engine} --params {params.name} --out costs.json "
             "measures this machine, --costs costs.json plans with it"
         )
+    faint = faint_sums(circuit, params.noise)
+    for site, share in sorted(faint.items(), key=lambda item: item[1])[:3]:
+        console.warn(
+            f"{site}: sums of its rows may be {share:.1e} of the end of their domain, and a refresh of {params.name} "
+            f"errs by {params.noise:.1e}: such rows are lost under encryption; train again with a smaller --margin"
+        )
     if args.precision is not None:
         for name, worst in made.notes["fewest_bits"].items():
             what = (
@@ -119,7 +126,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print("rotations: " + " ".join(str(k) for k in made.rotations))
     console.print(f"\n{LEGEND}")
     _summary(console, args, made, found, table)
-    console.json(_json(made, found) | {"prices": {"table": table.name, "hardware": table.hardware}})
+    console.json(
+        _json(made, found) | {"prices": {"table": table.name, "hardware": table.hardware}, "faint_sums": faint}
+    )
     return 0
 
 

@@ -14,6 +14,7 @@ from heatfhe.planning.plan import Plan, default_cost, plan
 from heatfhe.planning.prices import IterationPrices
 from heatfhe.planning.program import Port, Program, ProgramName, Step
 from heatfhe.planning.programs import record
+from heatfhe.planning.scales import faint_sums
 from heatfhe.planning.show import bars as tally_bars
 from heatfhe.planning.show import levels as level_digits
 from heatfhe.planning.source import PlaintextSource
@@ -53,6 +54,7 @@ __all__ = [
     "cost_table",
     "cost_tables",
     "default_cost",
+    "faint_sums",
     "key_bytes",
     "level_digits",
     "level_path",

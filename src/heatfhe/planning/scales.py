@@ -77,6 +77,21 @@ def noise_bound(circuit: Calibrated) -> float:
     return max(logits, 0.0 if argmax is None else argmax.temperature * gumbel_bound(circuit.shape.vocabulary))
 
 
+def faint_sums(circuit: Calibrated, noise: float) -> dict[str, float]:
+    """Sums of softmax rows that can be smaller, beside the end of their domain, than what a refresh errs by.
+
+    By site, the least such share. A sum is carried so that the end of its domain is at most one; where it may be no
+    larger than the noise, its sign is chance, and a reciprocal of a negative number diverges.
+    """
+    found = {}
+    for name, c in circuit.calibration.softmaxes.items():
+        for part, number in (("init", 0), ("refine", 1)) if c.fit.passes else (("init", 0),):
+            fit, least = c.met(number)
+            if least / fit.hi < noise:
+                found[f"{name}/{part}"] = least / fit.hi
+    return found
+
+
 @lru_cache(maxsize=64)
 def _aim(reach: float) -> float:
     """The size values are brought to: about one, larger where the reach is wide."""
