@@ -16,9 +16,9 @@ from heatfhe.sites import Prepared, prepare
 from tests.gpt2_tiny import odd_gpt2, random_tokens
 
 
-def exported(model: Any, seed: int, name: str) -> tuple[Prepared, Tensor, Circuit]:
-    """A prepared model, the tokens it was calibrated on, and its circuit."""
-    prepared, tokens = prepare(model), random_tokens(seed, rows=24)
+def exported(model: Any, seed: int, name: str, inputs: Tensor | None = None) -> tuple[Prepared, Tensor, Circuit]:
+    """A prepared model, the tokens, or images, that it was calibrated on, and its circuit."""
+    prepared, inputs = prepare(model), random_tokens(seed, rows=24) if inputs is None else inputs
     options = FitOptions(
         tolerance=10.0 ** -(1 + seed % 3),
         rule=("per-site", "joint")[seed // 2 % 2],
@@ -26,9 +26,9 @@ def exported(model: Any, seed: int, name: str) -> tuple[Prepared, Tensor, Circui
         activation_tolerance=1e-2,
         margin=1.3,
     )
-    calibration = fit_calibration(prepared.architecture, observe(prepared, [tokens]), options)
+    calibration = fit_calibration(prepared.architecture, observe(prepared, [inputs]), options)
     prepared.adopt(calibration)
-    return prepared, tokens, export(prepared, calibration, name=name)
+    return prepared, inputs, export(prepared, calibration, name=name)
 
 
 @lru_cache(maxsize=5)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from heatfhe.circuit import Circuit
-from heatfhe.lowering import export
-from heatfhe.ranges import FitOptions, fit_calibration, observe
-from heatfhe.sites import Prepared, prepare
+from heatfhe.sites import Prepared
+from tests import random_export
 
 # heads, head width, hidden, labels, channels, image, patch: odd head counts, widths of no power of two, images and
 # patches that are no squares, hidden widths that are not 4 times the width, more labels than the width
@@ -68,14 +67,4 @@ def random_images(model: Any, seed: int = 0, count: int = 8) -> Tensor:
 def exported(seed: int) -> tuple[Prepared, Tensor, Circuit]:
     """A prepared ViT, the images it was calibrated on, and its circuit; options by seed."""
     model = tiny_vit(seed)
-    prepared, images = prepare(model), random_images(model, seed, count=24)
-    options = FitOptions(
-        tolerance=10.0 ** -(1 + seed % 3),
-        rule=("per-site", "joint")[seed // 2 % 2],
-        solver=("plain", "relaxed")[seed // 4 % 2],
-        activation_tolerance=1e-2,
-        margin=1.3,
-    )
-    calibration = fit_calibration(prepared.architecture, observe(prepared, [images]), options)
-    prepared.adopt(calibration)
-    return prepared, images, export(prepared, calibration, name=f"vit-{seed}")
+    return random_export.exported(model, seed, f"vit-{seed}", random_images(model, seed, count=24))
