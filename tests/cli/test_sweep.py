@@ -130,10 +130,11 @@ def test_a_transplant_takes_counts_from_one_row_and_the_rest_from_another(
     out = tmp_path / "compare"
     given = ["compare", str(model), "--text", str(model / "text.txt"), "--recipe", "tiny", "--share", "0.2"]
     given += ["--windows", "3", "-o", str(out), "--json"]
+    given += ["--rules", "per-site", "--stress", "0"]
     assert main([*given, "--presets", "transplant,heat,squeezed"]) == 0
     names = [row["name"] for row in answer(capsys)["rows"]]
-    assert names[4:] == [
-        *(f"transplant {kind} plain seed 0" for kind in ("squeezed", "calibrated")),
+    assert names[5:] == [
+        *(f"transplant-{kind} plain seed 0" for kind in ("squeezed", "calibrated")),
         *(f"{kind} plain seed 0" for kind in ("heat", "squeezed")),
     ]
 
@@ -147,7 +148,7 @@ def test_a_transplant_takes_counts_from_one_row_and_the_rest_from_another(
         assert made.with_counts(below.calibration.counts()).calibration == below.calibration
         assert all((made.weights[name] == below.weights[name]).all() for name in below.weights)
     assert main([*given, "--presets", "heat,transplant"]) == 1
-    assert "needs the row 'squeezed plain seed 0'; add its preset to --presets" in capsys.readouterr().err
+    assert "needs the row 'squeezed plain seed 0'; add it to --presets" in capsys.readouterr().err
 
 
 def test_sites_that_differ_are_named() -> None:

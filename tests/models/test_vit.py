@@ -78,7 +78,7 @@ def test_patches_are_those_of_the_convolution() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"hidden_act": "relu"}, "config.hidden_act: 'relu' has no fit"),
+        ({"hidden_act": "mish"}, "config.hidden_act: 'mish' has no fit"),
         ({"num_labels": 1}, "num_labels: a classifier tells at least 2 labels apart"),
         ({"attention_probs_dropout_prob": 0.1}, "config.attention_probs_dropout_prob: 0.1"),
         ({"image_size": (7, 6)}, "patches of 2 x 2 pixels do not tile an image of 7 x 6"),
