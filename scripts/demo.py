@@ -350,7 +350,7 @@ def main() -> int:
     finally:
         demo.stop()
     minutes = (time.time() - demo.began) / 60
-    print(f"done in {minutes:.1f} minutes. Try next:")
+    print("try next:")
     print(f"  open {demo.named(demo.out)}/report.html")
     print("  make demo PROMPT='The little dog' TOKENS=8")
     if importlib.util.find_spec("torch") is not None:
@@ -358,6 +358,8 @@ def main() -> int:
     print("  make demo ENGINE=openfhe               the same on OpenFHE, where it loads")
     print("  scripts/heat generate --local 'The little dog'      any command, without installing it")
     print("  docs/tutorial.md                       your own model, in five commands")
+    print(f"\nthe answer that only the client could read: {PROMPT!r} goes on {answer['text']!r}")
+    print(f"done in {minutes:.1f} minutes.")
     return 0
 
 

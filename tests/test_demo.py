@@ -22,7 +22,7 @@ NEEDED = ("torch", "numba", "fastapi")
 
 def shape(line: str) -> str:
     """A line of output without its numbers, quoted words, bytes and paddings."""
-    line = re.sub(r"'[^']*'", "'...'", line.removesuffix(" Try next:"))
+    line = re.sub(r"'[^']*'", "'...'", line)
     line = re.sub(r"\b[0-9a-f]{2}\b(?: [0-9a-f]{2}\b)+", "BYTES", line)
     line = re.sub(r"\d[\d.,e-]*", "N", line)
     line = re.sub(r"(N )*N$", "N", re.sub(r"\[[N ]+\]$", "[N]", line))
@@ -50,6 +50,8 @@ def test_killed_three_times_it_still_ends_well(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"seed {seed}: {done.stdout[-1500:]}\n{done.stderr[-1500:]}"
     assert "equal to the plaintext circuit's tokens" in done.stdout
+    (chosen,) = re.findall(r"fed back under encryption: ('.*')", done.stdout)
+    assert done.stdout.splitlines()[-2].endswith(f"goes on {chosen}")  # what the reader looks at last
     shown = re.search(r"## What you will see.*?```text\n(.*?)```", (ROOT / "docs" / "demo.md").read_text(), flags=re.S)
     assert shown is not None
     said = {shape(line) for line in done.stdout.splitlines()}
@@ -90,4 +92,6 @@ def test_it_runs_where_only_that_python_is(version: str, tmp_path: Path) -> None
     assert f"Python {version}." in done.stdout
     assert "no PyTorch here" in done.stdout
     assert "equal to the plaintext circuit's tokens" in done.stdout
+    (chosen,) = re.findall(r"fed back under encryption: ('.*')", done.stdout)
+    assert done.stdout.splitlines()[-2].endswith(f"goes on {chosen}")  # what the reader looks at last
     assert '<section id="training"' in (tmp_path / "demo" / "report.html").read_text()
