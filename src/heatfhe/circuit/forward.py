@@ -16,23 +16,11 @@ from numpy.typing import NDArray
 
 from heatfhe.approx import activation, cutmax, exact_activation, inverse_sqrt, rms_norm, softmax, softmax_solvers
 from heatfhe.errors import ConfigError
-from heatfhe.stages import (
-    Activation,
-    Argmax,
-    Attention,
-    Embed,
-    Gate,
-    Grid,
-    Head,
-    Linear,
-    Norm,
-    Patches,
-    Residual,
-    turns,
-)
+from heatfhe.stages import Activation, Argmax, Attention, Embed, Gate, Head, Linear, Norm, Patches, Residual, turns
 
 if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
+    from heatfhe.stages import Grid
 
 Rows = NDArray[np.float64]
 # Sees (and may replace) named values on the way: a norm's z, a softmax's scores and sums, an activation's input.

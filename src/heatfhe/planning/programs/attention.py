@@ -18,6 +18,7 @@ from heatfhe.planning.plaintexts import Mask, Public, Turn
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.recorder import FREE_TIMES, Traced
 from heatfhe.planning.weights import Projection, Third
+from heatfhe.records import SoftmaxCalibration
 from heatfhe.stages import Attention
 
 THIRDS: tuple[Third, ...] = ("q", "k", "v")
@@ -123,6 +124,16 @@ def _keys_and_values(b: Builder, babies: dict[int, Traced], k: LinearMap, v: Lin
     return both, carried
 
 
+def summed(b: Builder, c: SoftmaxCalibration, v: Traced, number: int, terms: int) -> tuple[ReciprocalFit, float]:
+    """The reciprocal that the sum of a row v enters, and the least sum it meets; says what noise on v counts beside."""
+    (fit, least), aim = c.met(number), b.scales.aim
+    if b.tight and number:
+        b.r.clip(b.r.root(v), aim**0.5)
+    b.r.weigh(v, aim * least / fit.hi / terms**0.5)  # noise of all slots adds up in the sum, masked ones too
+    b.r.clip(v, aim)
+    return fit, least
+
+
 def carried_ahead(b: Builder, fit: ReciprocalFit, count: int, gain: float) -> int:
     """Iterations for which a tight reciprocal's numerator is carried ahead, so that it begins no smaller than aim / 2.
 
@@ -151,12 +162,8 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
 
     def row_sum(v: Traced) -> Traced:
         nonlocal sums
-        fit, least = c.met(sums)
-        if b.tight and sums:
-            r.clip(r.root(v), aim**0.5)
+        fit, least = summed(b, c, v, sums, p.capacity)
         sums += 1
-        r.weigh(v, aim * least / fit.hi / p.capacity**0.5)  # noise of all slots adds up in the sum, masked ones too
-        r.clip(v, aim)
         with r.group():
             s = r.sum_over(v, p.Hp, p.capacity, period=p.Hp)
             if p.Hp > b.circuit.shape.heads:

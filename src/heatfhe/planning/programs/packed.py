@@ -38,7 +38,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, Packing, linear_map
 from heatfhe.planning.plaintexts import Bias, Order, Public, Rows, Shift, Store
-from heatfhe.planning.programs.attention import COMMON, THIRDS, carried_ahead
+from heatfhe.planning.programs.attention import COMMON, THIRDS, carried_ahead, summed
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.programs.decoder import check_layouts, norm
 from heatfhe.planning.recorder import FREE_TIMES, Traced
@@ -278,12 +278,8 @@ class _Packed:
 
         def row_sum(v: Traced) -> Traced:
             nonlocal sums
-            fit, least = c.met(sums)
-            if b.tight and sums:
-                r.clip(r.root(v), aim**0.5)
+            fit, least = summed(b, c, v, sums, r.rows)
             sums += 1
-            r.weigh(v, aim * least / fit.hi / r.rows**0.5)
-            r.clip(v, aim)
             with r.group():
                 parts = []
                 for block in range(self.queries):

@@ -23,18 +23,8 @@ from heatfhe.errors import ConfigError
 from heatfhe.server.settings import Settings
 from heatfhe.server.store.shelf import read_mark
 from heatfhe.server.wall import close_wall
-from heatfhe.server.work.orders import (
-    Assignment,
-    Broken,
-    Cancel,
-    Ended,
-    GiveWay,
-    Opening,
-    Progress,
-    Ready,
-    pack,
-    unpack,
-)
+from heatfhe.server.work import orders
+from heatfhe.server.work.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Progress, Ready
 from heatfhe.server.work.pool import Device, WorkerProcess
 from heatfhe.server.work.seats import Key, WorkerDied, WorkerRefused
 
@@ -60,24 +50,24 @@ class _Place:
     def open(self, key: list[str], opening: str) -> str:
         """Open a model for a key set."""
         try:
-            self._workers[tuple(key)] = self._device.worker(tuple(key), unpack(opening))
+            self._workers[tuple(key)] = self._device.worker(tuple(key), orders.unpack(opening))
         except WorkerRefused as err:
-            return pack(Broken(code=err.code, message=err.message))
+            return orders.pack(Broken(code=err.code, message=err.message))
         except WorkerDied:
             return ""
-        return pack(Ready())
+        return orders.pack(Ready())
 
     def run(self, key: list[str], order: str) -> Iterator[str]:
         """Run a job; every line the worker says."""
         try:
-            for said in self._workers[tuple(key)].run(unpack(order)):
-                yield pack(said)
+            for said in self._workers[tuple(key)].run(orders.unpack(order)):
+                yield orders.pack(said)
         except WorkerDied:
             yield ""
 
     def tell(self, key: list[str], order: str) -> bool:
         """Pass an order on to a worker that has a job; False if it is gone."""
-        what = unpack(order)
+        what = orders.unpack(order)
         try:
             worker = self._workers[tuple(key)]
             (worker.cancel if isinstance(what, Cancel) else worker.give_way)(what.job)
@@ -125,8 +115,8 @@ class RaySeat:
             except ConfigError as err:
                 logger.error("%s", err)
                 raise WorkerDied from err
-        line = self.ask("open", list(key), pack(opening))
-        said = unpack(line) if line else None
+        line = self.ask("open", list(key), orders.pack(opening))
+        said = orders.unpack(line) if line else None
         if said is None:
             raise WorkerDied
         if isinstance(said, Broken):
@@ -226,10 +216,10 @@ class RayWorker:
 
     def run(self, order: Assignment) -> Iterator[Progress | Ended]:
         """Give a job; yields its progress, and last its end."""
-        for line in self._seat.stream(list(self._key), pack(order)):
+        for line in self._seat.stream(list(self._key), orders.pack(order)):
             if not line:
                 break
-            said = unpack(line)
+            said = orders.unpack(line)
             yield said
             if isinstance(said, Ended):
                 return
@@ -248,7 +238,7 @@ class RayWorker:
         self._seat.drop(self._key)
 
     def _tell(self, order: Cancel | GiveWay) -> None:
-        if not self._seat.tell("tell", list(self._key), pack(order)):
+        if not self._seat.tell("tell", list(self._key), orders.pack(order)):
             raise WorkerDied
 
 
