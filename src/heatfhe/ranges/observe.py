@@ -132,14 +132,7 @@ class Observer:
         self.seen.magnitudes[name] = max(self.seen.magnitudes.get(name, 0.0), largest)
 
     def _squares(self, stage: Attention, sums: Tensor) -> None:
-        self._ranged(self.seen.squares, stage.name, sums[..., 0] / self._length(stage, sums))
-
-    def _length(self, stage: Attention, rows: Tensor) -> Tensor:
-        """Of every row: the positions up to its own, the prefix first; all of them where attention is not causal."""
-        public, whole = len(self.seen.prefix), rows.shape[-2]
-        if not stage.causal:
-            return torch.full((whole,), whole, device=rows.device, dtype=rows.dtype)
-        return torch.arange(public + 1, public + rows.shape[-2] + 1, device=rows.device, dtype=rows.dtype)
+        self._ranged(self.seen.squares, stage.name, sums[..., 0] / row_lengths(stage, sums, len(self.seen.prefix)))
 
     def _ranged(self, table: dict[str, Range], owner: str, value: Tensor) -> None:
         lo, hi = torch.aminmax(value.detach())
@@ -149,12 +142,11 @@ class Observer:
         owner, (rows, columns) = stage.name, scores.shape[-2:]
         if columns != rows + len(self.seen.prefix):
             raise ConfigError(f"{owner}: observe whole sequences, not continuations of a cache")
-        hidden = torch.ones(rows, columns, dtype=torch.bool, device=scores.device)
-        hidden = hidden.triu(1 + columns - rows) if stage.causal else ~hidden
+        hidden, length = hidden_scores(stage, scores), row_lengths(stage, scores, len(self.seen.prefix))
         together = _SCORES.get(scores.device.type, _SCORES["cpu"]) // columns**2
         parts = scores.detach().reshape(-1, rows, columns).split(max(1, together))
         ends = torch.stack(
-            [_ends(part, hidden, self._length(stage, scores), self._temperatures) for part in parts]
+            [_ends(part, hidden, length, self._temperatures) for part in parts]
         )  # read back once: a GPU must not wait
         lows, highs = ends[..., 0].amin(dim=0).tolist(), ends[..., 1].amax(dim=0).tolist()
         seen = self.seen
@@ -164,6 +156,21 @@ class Observer:
         tables += [(squares, tau) for tau in taus[1:]]
         for (table, key), lo, hi in zip(tables, lows, highs, strict=True):
             table.setdefault(key, Range()).add(owner, lo, hi, odd=self.odd)
+
+
+def row_lengths(stage: Attention, rows: Tensor, public: int) -> Tensor:
+    """Of every row: the positions up to its own, the prefix first; all of them where attention is not causal."""
+    whole = rows.shape[-2]
+    if not stage.causal:
+        return torch.full((whole,), whole, device=rows.device, dtype=rows.dtype)
+    return torch.arange(public + 1, public + whole + 1, device=rows.device, dtype=rows.dtype)
+
+
+def hidden_scores(stage: Attention, scores: Tensor) -> Tensor:
+    """Which of the scores (..., T, S) no row looks at: those of later positions, where attention is causal."""
+    rows, columns = scores.shape[-2:]
+    hidden = torch.ones(rows, columns, dtype=torch.bool, device=scores.device)
+    return hidden.triu(1 + columns - rows) if stage.causal else ~hidden
 
 
 def _ends(scores: Tensor, hidden: Tensor, length: Tensor, taus: Sequence[int]) -> Tensor:
@@ -212,7 +219,7 @@ def observe(
     try:
         with prepared.tapped(observer):
             for observer.odd, sequence in chain(zip(repeat(False), sequences), zip(repeat(True), odd)):
-                batch = _checked(prepared, sequence)
+                batch = batch_of(prepared, sequence)
                 logits = prepared.logits(batch, mode=mode)
                 observer.magnitude("logits", logits)
                 if argmax and prepared.architecture.of(Argmax):
@@ -259,7 +266,7 @@ def _watch(prepared: Prepared, observer: Observer) -> list[RemovableHandle]:
     return hooks
 
 
-def _checked(prepared: Prepared, sequence: Tokens) -> Tensor:
+def batch_of(prepared: Prepared, sequence: Tokens) -> Tensor:
     if prepared.grid is not None:
         return _pixels(prepared.grid, sequence)
     ids = torch.as_tensor(np.asarray(sequence) if not isinstance(sequence, Tensor) else sequence).long()

@@ -134,6 +134,21 @@ class AttentionSite(nn.Module):
         """Dropout on attention probabilities, zero outside training."""
         return float(self.get_submodule(self._dropout).p) if self._dropout and self.training else 0.0
 
+    def key_bias(self) -> tuple[nn.Parameter, slice] | None:
+        """The parameter that is added to the keys and where in it they stand; None of keys that nothing is added to.
+
+        Keys that turn with their position turn what is added to them too: no constant reaches their scores.
+        """
+        owner = self.get_submodule(self._projections[min(1, len(self._projections) - 1)])
+        bias = getattr(owner, "bias", None)
+        if self.stage.rotary is not None or not isinstance(bias, nn.Parameter):
+            return None
+        if len(self._projections) == 3:
+            return bias, slice(None)
+        head_width = len(bias) // (self.stage.heads + 2 * self.stage.cached)
+        start, count, _ = self.stage.widths(head_width)
+        return bias, slice(start, start + count)
+
     def fitted(self) -> SoftmaxCalibration:
         """The calibration in use."""
         if self.calibration is None:

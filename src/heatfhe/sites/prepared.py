@@ -223,6 +223,11 @@ class Prepared(nn.Module):
         """The model's own parameters."""
         return self.model.parameters()
 
+    def key_biases(self) -> dict[str, tuple[nn.Parameter, slice]]:
+        """Of every attention whose keys have one: the parameter that holds it, and where in it."""
+        found = {m.stage.name: m.key_bias() for m in self.model.modules() if isinstance(m, AttentionSite)}
+        return {name: bias for name, bias in found.items() if bias is not None}
+
     def halting_logits(self) -> Iterator[nn.Parameter]:
         """The halting logits: one tensor for all sites."""
         return self.halting.parameters()

@@ -89,6 +89,10 @@ class Recipe:
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
     ``activation_tolerance``  largest error of an activation's polynomial.
     ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
+    ``centre``            before a squeeze and before phase two keys are shifted so that a softmax's rows sum to about
+                          the same, which changes no probability (``ranges.centre``; ours).
+    ``narrow``            when counts are frozen, domains that sums no longer fill end nearer, by one iteration less for
+                          every halving (``constants.narrowed``; ours).
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
                           calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
@@ -161,6 +165,8 @@ class Recipe:
     calibration_windows: int = 128
     activation_tolerance: float = 1e-3
     margin: float = 1.2
+    centre: bool = True
+    narrow: bool = True
     delta_2: int | None = 2
     solver: Solver = "plain"
     train_weights: bool = True
@@ -258,21 +264,24 @@ class Recipe:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Recipe:
-        """Inverse of as_json. A recipe written before there were odd windows has none."""
+        """Inverse of as_json. A recipe written before there were odd windows, or centred rows, has none."""
         try:
-            return remade(cls, {"odd_share": 0.0, "odd_calibration": 0, **body})
+            return remade(cls, {"odd_share": 0.0, "odd_calibration": 0, "centre": False, "narrow": False, **body})
         except (AttributeError, TypeError, ValueError) as err:
             raise ConfigError(f"not a recipe: {err}") from err
 
     @property
     def digest(self) -> str:
-        """Identifies what a recipe computes; without odd windows or prices it is the digest from before those."""
+        """Identifies what a recipe computes; without odd windows, prices or centred rows it is that from before."""
         body = self.as_json()
         del body["recompute"]
         if self.activation_tolerance == 1e-3:
             del body["activation_tolerance"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
+        for name in ("centre", "narrow"):
+            if not getattr(self, name):
+                del body[name]
         if not self.price_share:
             del body["price_share"], body["price_every"]
         return json_digest(body)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,13 +21,12 @@ from heatfhe.halting import BackOff
 from heatfhe.models import own_tokenizer
 from heatfhe.odd import beside, odd_rows
 from heatfhe.progress import SILENT, Reporter
-from heatfhe.ranges import calibrate, refit
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
-from heatfhe.stages import Norm
 from heatfhe.training import checkpoint, sharding
+from heatfhe.training.calibrations import calibrated, centred, refitted, typical_variances
 from heatfhe.training.checkpoint import PHASES, Position
-from heatfhe.training.constants import fixed_counts, merge
+from heatfhe.training.constants import fixed_counts
 from heatfhe.training.data import Windows, windows_of
 from heatfhe.training.diagnose import Prices, Sizes, first_to_leave
 from heatfhe.training.images import check_images
@@ -37,9 +35,6 @@ from heatfhe.training.loop import Run, run_phase
 from heatfhe.training.losses import task_loss, window_losses
 from heatfhe.training.recipe import Recipe
 from heatfhe.training.recipes import fitting
-
-UNTRAINED = 1 << 32  # added to a run's seed for odd windows that calibrations see and nothing learns from
-TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +224,11 @@ def _enter(run: Run, phase: str) -> None:
     """What happens once before a phase: calibrate before phase two, freeze and re-fit before phase three."""
     recipe, prepared, position = run.recipe, run.prepared, run.position
     if phase == "squeeze" and recipe.squeeze.updates and recipe.squeeze.lambda_range > 0:
-        position.variances = _typical_variances(run)
+        centred(run)
+        position.variances = typical_variances(run)
     if phase == "heat" and recipe.heat.updates and recipe.heat.halting != "none":
-        seed = _calibrated(run, delta_2=recipe.delta_2)
+        centred(run)
+        seed = calibrated(run, delta_2=recipe.delta_2)
         if recipe.counts == "fixed":
             wanted = recipe.fixed_total or round(recipe.fixed_share * sum(seed.iterations().values()))
             seed = seed.with_counts(fixed_counts(seed, wanted))
@@ -247,71 +244,16 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets, position.weights = None, {}
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            prepared.adopt(_refitted(run, argmax=False), keep_logits=True)
-
-
-@torch.no_grad()
-def _typical_variances(run: Run) -> dict[str, float]:
-    """Twice the median variance that enters each norm of the parent: a squeeze prunes rows that stick out of it."""
-    prepared = run.prepared
-    seen: dict[str, list[Tensor]] = {f"{norm.name}/z": [] for norm in prepared.architecture.of(Norm)}
-    width = prepared.architecture.shape.width
-
-    def tap(name: str, value: Tensor) -> Tensor:
-        if name in seen:
-            seen[name].append((value / width).flatten())
-        return value
-
-    with prepared.tapped(tap):
-        for rows in _sequences(run)[:TYPICAL_BATCHES]:
-            prepared.logits(rows, mode="exact")
-    return {
-        norm.name: 2.0 * float(torch.cat(seen[f"{norm.name}/z"]).median()) for norm in prepared.architecture.of(Norm)
-    }
-
-
-def _sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:
-    """The windows that every calibration sees: of the text, or odd ones, half of them such that nothing learns from."""
-    r, windows, marks = run.recipe, run.windows.rows, run.windows.odd
-    text = windows if marks is None else windows[~marks]
-    rows = text[: r.calibration_windows]
-    if odd:
-        count, vocabulary = r.odd_calibration // 2, run.prepared.architecture.shape.vocabulary
-        fresh = odd_rows(r.odd_kinds, count if r.odd_share else 0, text, vocabulary, r.seed + UNTRAINED)
-        rows = fresh if marks is None else np.concatenate([windows[marks][: r.odd_calibration - count], fresh])
-    sequences = torch.from_numpy(rows[:, :-1]).to(run.accelerator.device)
-    return list(sequences.split(max(1, r.micro_tokens // r.context))) if len(rows) else []
-
-
-def _calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) -> Calibration:
-    """Constants and counts; odd windows ask for accuracy only where the counts stay as they are calibrated."""
-    r, text, odd = run.recipe, _sequences(run), _sequences(run, odd=True)
-    if r.counts == "calibrated":
-        text, odd = text + odd, []
-    return calibrate(
-        run.prepared, text, r.tolerance, r.rule, r.solver, odd=odd, reporter=run.reporter, margin=r.margin,
-        delta_2=delta_2, argmax=argmax, activation_tolerance=r.activation_tolerance,
-    )  # fmt: skip
-
-
-def _refitted(run: Run, argmax: bool) -> Calibration:
-    """The constants in use, except where the weights as they are have left their domain."""
-    prepared = run.prepared
-    assert prepared.calibration is not None
-    seen = refit(
-        prepared, _sequences(run), odd=_sequences(run, odd=True), argmax=argmax, margin=run.recipe.margin,
-        reporter=run.reporter, activation_tolerance=run.recipe.activation_tolerance,
-    )  # fmt: skip
-    return merge(prepared.calibration, seen)
+            prepared.adopt(refitted(run, argmax=False), keep_logits=True)
 
 
 def _finish(run: Run, argmax: bool) -> Calibration:
     """The final constants: re-fitted on the final weights where a range has left its fitted domain."""
     recipe, prepared = run.recipe, run.prepared
     if recipe.counts == "calibrated" or prepared.calibration is None:
-        calibration = _calibrated(run, argmax=argmax)
+        calibration = calibrated(run, argmax=argmax)
     else:
-        calibration = _refitted(run, argmax)
+        calibration = refitted(run, argmax)
     calibration = replace(calibration, fingerprint=prepared.fingerprint())
     prepared.adopt(calibration, keep_logits=recipe.counts == "learned" and recipe.heat.halting == "soft")
     prepared.set_mode("deployed")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Domains are narrowed by whole iterations: errors stay, nothing seen comes near an end, counts add up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from heatfhe.approx import ReciprocalFit, reciprocal
+from heatfhe.ranges import calibrate
+from heatfhe.records import Calibration, Domain
+from heatfhe.sites import prepare
+from heatfhe.training.constants import CLEAR, FEWEST, WIDE, narrowed
+from tests.gpt2_tiny import random_tokens, tiny_gpt2
+
+WORTH = {"plain": 2.0, "relaxed": 4.0}
+
+
+@pytest.fixture(scope="module", params=("plain", "relaxed"))
+def seen(request: pytest.FixtureRequest) -> Calibration:
+    tokens = [random_tokens(i) for i in range(4)]
+    return calibrate(prepare(tiny_gpt2(5)), tokens, 1e-4, solver=request.param, delta_2=2, argmax=False)
+
+
+def widened(seen: Calibration, by: float, more: int) -> Calibration:
+    """As if sums had come down since: first domains end ``by`` times as far, counts are ``more``."""
+    rows = {
+        name: replace(
+            c, fit=replace(c.fit, init=replace(c.fit.init, hi=c.fit.init.hi * by)), init_count=c.init_count + more
+        )
+        for name, c in seen.softmaxes.items()
+    }
+    return replace(seen, softmaxes=rows)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_narrowed_domain_errs_no_more_and_saves_its_halvings(seen: Calibration, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    by, more = float(2.0 ** rng.uniform(0, 14)), int(rng.integers(2, 10))
+    wide = widened(seen, by, more)
+    for name, made in narrowed(wide, seen).softmaxes.items():
+        was, now, asked = wide.softmaxes[name], made.fit.init, seen.softmaxes[name]
+        worth, saved = WORTH[seen.solver], was.init_count - made.init_count
+        end = max(asked.fit.init.hi, CLEAR * asked.observed_init.hi, WIDE * now.lo)
+        assert now.hi * worth**saved == pytest.approx(was.fit.init.hi)
+        assert now.hi >= min(end, was.fit.init.hi) * (1 - 1e-12)
+        assert made.init_count == FEWEST or now.hi < worth * end
+        assert (made.refine_count, made.fit.lo, made.fit.hi) == (was.refine_count, was.fit.lo, was.fit.hi)
+        if seen.solver == "plain":
+            d = np.geomspace(now.lo, now.hi / CLEAR, 2001)
+            before, after = (
+                np.abs(1 - d * reciprocal(d, fit, count))
+                for fit, count in ((was.fit.init, was.init_count), (now, made.init_count))
+            )
+            assert (after <= np.maximum(before**0.98, 2.0 ** -(2.0**made.init_count)) + 1e-12).all()
+
+
+def test_what_fills_its_domain_stays(seen: Calibration) -> None:
+    assert narrowed(seen, seen) == seen
+    full = {
+        name: replace(c, observed_init=Domain(lo=c.observed_init.lo, hi=c.fit.init.hi))
+        for name, c in seen.softmaxes.items()
+    }
+    wide = widened(seen, 3.9, 5)
+    assert narrowed(wide, replace(seen, softmaxes=full)) == wide
+
+
+def test_an_iteration_is_a_halving_far_below_the_end() -> None:
+    wide, near = ReciprocalFit(lo=1e-2, hi=1e5), ReciprocalFit(lo=1e-2, hi=1e5 / 2**6)
+    d = np.geomspace(1e-2, 1e-1, 100)
+    far, close = reciprocal(d, wide, 16), reciprocal(d, near, 10)
+    assert np.abs(far / close - 1).max() < 1e-3
+    assert math.isclose(float(far[0]) * 1e-2, 1 - math.exp(-8 * 1e-2 / 1e5 * 2**16), rel_tol=1e-2)
