@@ -56,6 +56,7 @@ def operations(slots: int) -> dict[str, Callable[[Any, Any, Any], Any]]:
         "rescale": lambda e, a, b: e.multiply_plain(a, 0.75),
         "drop": lambda e, a, b: e.drop(a, e.level(a) - 2),
         "rotate": lambda e, a, b: e.rotate(a, 3),
+        "add_rotations": lambda e, a, b: e.add_rotations(a, [1, 2, 3]),
         "conjugate": lambda e, a, b: e.conjugate(a),
         "linear": lambda e, a, b: e.linear(a, steps),
         "rotations added": lambda e, a, b: summed(e, a),

@@ -186,6 +186,13 @@ class ClearEngine:
     def rotate_many(self, a: ClearValue, by: Sequence[int]) -> list[ClearValue]:
         return [self.rotate(a, k) for k in by]
 
+    def add_rotations(self, a: ClearValue, by: Sequence[int]) -> ClearValue:
+        total = a.slots
+        for k in by:
+            self._key(k, a.level)
+            total = total + self._arrays.xp.roll(a.slots, -k, axis=-1)
+        return ClearValue(self._erring("switched", total, a.level), a.level)
+
     def conjugate(self, a: ClearValue) -> ClearValue:
         if self.request is not None and not self.request.conjugation:
             raise MissingKeyError("conjugation is not among the plan's keys; make keys for this plan")

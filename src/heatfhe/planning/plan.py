@@ -17,6 +17,7 @@ from heatfhe.planning import legal
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph
+from heatfhe.planning.merged import merged
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
 from heatfhe.planning.params import preset
 from heatfhe.planning.placement import Placement, Rules, kept_bits, place
@@ -258,10 +259,15 @@ def plan(
             key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
         }
         program = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
-        made[name] = replace(program, predicted_seconds=program.predicted_seconds + _unplaced(program, table))
+        made[name] = program
         if name != ProgramName.EMBED:
             cache = levels
         products.update(recording.products)
+    keys = {k for p in made.values() for s in p.steps for k in s.by}
+    keys.update(k for m in products.values() for k in m.rotations)
+    for name, program in made.items():
+        program = merged(program, table, params.slots, keys)
+        made[name] = replace(program, predicted_seconds=program.predicted_seconds + _unplaced(program, table))
     notes: dict[str, Any] = {"mlp": mlp, **({"prefix": public} if public else {})}
     if tight:
         notes |= {"tight": True, "precision": precision, "fewest_bits": worst}
