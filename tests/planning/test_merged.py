@@ -12,10 +12,11 @@ import pytest
 
 from heatfhe.engine import ClearEngine
 from heatfhe.errors import ConfigError
-from heatfhe.planning import CostTable, Plan, Program, Step, cost_table, plan, preset, tally
+from heatfhe.planning import CostTable, LinearMap, Plan, Program, Step, cost_table, plan, preset, tally
 from heatfhe.planning.merged import merged
 from heatfhe.planning.program import Port
 from tests.engine.counting import CountingEngine
+from tests.engine.maps import linear_map
 from tests.planning.clear_run import clear_params, generate, teacher_forced
 from tests.tiny import tiny_circuit
 
@@ -52,16 +53,24 @@ def values(p: Program, x: np.ndarray) -> list[np.ndarray]:
     return [held[v].slots for port in p.outputs.values() for v in port.values]
 
 
+def keyed(*rotations: int) -> list[LinearMap]:
+    """A linear map whose rotations have keys."""
+    return [linear_map("keys", {0: {k: np.ones(SLOTS) for k in rotations}})]
+
+
+EVERY = keyed(*range(1, SLOTS))
+
+
 def kinds(p: Program) -> list[tuple[str, tuple[int, ...]]]:
     return [(s.kind, s.by) for s in p.steps]
 
 
 def test_doublings_become_sums_of_rotations_that_have_keys() -> None:
     one = program(doublings(1, 2, 4, 8, 16), 10)
-    assert kinds(merged(one, TABLE, SLOTS, ())) == [("add_rotations", (k,)) for k in (1, 2, 4, 8, 16)]
-    two = merged(one, TABLE, SLOTS, (3, 12))
+    assert kinds(merged(one, TABLE, SLOTS)) == [("add_rotations", (k,)) for k in (1, 2, 4, 8, 16)]
+    two = merged(one, TABLE, SLOTS, keyed(3, 12))
     assert kinds(two) == [("add_rotations", b) for b in ((1, 2, 3), (4, 8, 12), (16,))]
-    three = merged(one, TABLE, SLOTS, range(SLOTS))
+    three = merged(one, TABLE, SLOTS, EVERY)
     assert sorted(len(by) for _, by in kinds(three)) == [3, 7]
     x = np.random.default_rng(0).integers(-9, 9, SLOTS).astype(float)
     wanted = np.full(SLOTS, x.sum())
@@ -76,23 +85,23 @@ def test_doublings_become_sums_of_rotations_that_have_keys() -> None:
 def test_what_others_read_or_follows_the_position_stays() -> None:
     read = doublings(1, 2, 4)
     seen = program([*read, Step(kind="add", results=(9,), args=(2, 6), level=LEVEL)], 9)
-    assert kinds(merged(seen, TABLE, SLOTS, range(SLOTS)))[0] == ("add_rotations", (1,))
+    assert kinds(merged(seen, TABLE, SLOTS, EVERY))[0] == ("add_rotations", (1,))
     given = program(read, 6, 4)  # a value in between leaves the program
-    assert kinds(merged(given, TABLE, SLOTS, range(SLOTS))) == [("add_rotations", (1, 2, 3)), ("add_rotations", (4,))]
+    assert kinds(merged(given, TABLE, SLOTS, EVERY)) == [("add_rotations", (1, 2, 3)), ("add_rotations", (4,))]
     turned = program(read, 6, 5)  # and so does a rotation
-    assert ("rotate", (4,)) in kinds(merged(turned, TABLE, SLOTS, range(SLOTS)))
+    assert ("rotate", (4,)) in kinds(merged(turned, TABLE, SLOTS, EVERY))
     moving = program([replace(read[0], modulus=4), *read[1:]], 6)
-    assert kinds(merged(moving, TABLE, SLOTS, range(SLOTS)))[:2] == [("rotate", (1,)), ("add", ())]
+    assert kinds(merged(moving, TABLE, SLOTS, EVERY))[:2] == [("rotate", (1,)), ("add", ())]
     still = program(doublings(SLOTS, 1), 4)  # a rotation by nothing has no key
-    assert kinds(merged(still, TABLE, SLOTS, range(SLOTS)))[0] == ("rotate", (SLOTS,))
+    assert kinds(merged(still, TABLE, SLOTS, EVERY))[0] == ("rotate", (SLOTS,))
     back = program(doublings(1, SLOTS - 1), 4)  # 1 - 1: the value itself twice
-    assert kinds(merged(back, TABLE, SLOTS, range(SLOTS))) == [("add_rotations", (1,)), ("add_rotations", (SLOTS - 1,))]
+    assert kinds(merged(back, TABLE, SLOTS, EVERY)) == [("add_rotations", (1,)), ("add_rotations", (SLOTS - 1,))]
 
 
 def test_a_drop_is_made_once() -> None:
     drops = [Step(kind="drop", results=(k,), args=(0,), level=level) for k, level in ((1, 3), (2, 3), (3, 2))]
     both = Step(kind="add", results=(4,), args=(1, 2), level=3)
-    found = merged(program([*drops, both], 4, 2, 3), TABLE, SLOTS, ())
+    found = merged(program([*drops, both], 4, 2, 3), TABLE, SLOTS)
     assert [(s.kind, s.args) for s in found.steps] == [("drop", (0,)), ("drop", (0,)), ("add", (1, 1))]
     assert [port.values for port in found.outputs.values()] == [(4,), (1,), (3,)]
 
@@ -109,7 +118,7 @@ def test_random_programs_give_the_same_integers(seed: int) -> None:
         known += [s.results[0] for s in steps[-2 * size :] if rng.random() < 0.3]
     p = program(steps, *(int(v) for v in rng.choice([r for s in steps for r in s.results], 3, replace=False)))
     x = rng.integers(-9, 9, SLOTS).astype(float)
-    found = merged(p, TABLE, SLOTS, range(0, SLOTS, int(rng.integers(1, 4))))
+    found = merged(p, TABLE, SLOTS, keyed(*range(1, SLOTS, int(rng.integers(1, 4)))))
     assert len(found.steps) < len(p.steps)
     for a, b in zip(values(p, x), values(found, x), strict=True):
         assert np.array_equal(a, b)

@@ -9,26 +9,28 @@ become the sum of the value and its rotations by j, k and j + k; three become ei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from heatfhe.planning.cost import CostTable
+from heatfhe.planning.pack import LinearMap
 from heatfhe.planning.program import Program, Step
 
 TOGETHER = 3  # doublings that may become one step: four would be dearer than two twos
 
 
-def merged(program: Program, table: CostTable, slots: int, keys: Collection[int]) -> Program:
-    """The program with drops shared and doublings summed where a table says that it pays; ``keys`` are had anyway.
+def merged(program: Program, table: CostTable, slots: int, maps: Iterable[LinearMap] = ()) -> Program:
+    """The program with drops shared and doublings summed where a table says that it pays, under the program's own keys.
 
-    No other key is asked for. The predicted seconds follow. A table that knows no price of a sum of rotations, as none
-    of version 1 does, leaves a program as it is.
+    Those are its rotations and those of its linear ``maps``: what other programs of a plan need changes nothing here.
+    The predicted seconds follow. A table that knows no price of a sum of rotations, as none of version 1 does, leaves a
+    program as it is.
     """
     if not table.sums_rotations:
         return program
     shared = _share_drops(program)
-    own = {k for s in program.steps for k in s.by}
-    out = _sum_rotations(shared, table, _Keys(slots, frozenset(k % slots for k in {*keys, *own})))
+    own = {k for s in program.steps for k in s.by} | {k for m in maps for k in m.rotations}
+    out = _sum_rotations(shared, table, _Keys(slots, frozenset(k % slots for k in own)))
     saved = _turning(shared, table) - _turning(out, table)
     return replace(out, predicted_seconds=max(0.0, program.predicted_seconds - saved))
 

@@ -259,15 +259,11 @@ def plan(
             key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
         }
         program = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
-        made[name] = program
+        program = merged(program, table, params.slots, recording.products.values())
+        made[name] = replace(program, predicted_seconds=program.predicted_seconds + _unplaced(program, table))
         if name != ProgramName.EMBED:
             cache = levels
         products.update(recording.products)
-    keys = {k for p in made.values() for s in p.steps for k in s.by}
-    keys.update(k for m in products.values() for k in m.rotations)
-    for name, program in made.items():
-        program = merged(program, table, params.slots, keys)
-        made[name] = replace(program, predicted_seconds=program.predicted_seconds + _unplaced(program, table))
     notes: dict[str, Any] = {"mlp": mlp, **({"prefix": public} if public else {})}
     if tight:
         notes |= {"tight": True, "precision": precision, "fewest_bits": worst}
