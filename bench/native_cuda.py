@@ -32,6 +32,7 @@ BARS = {
     "refresh, period 16": 7e-3, "refresh, period 1": 6.5e-3, "product": 190e-6, "rotation": 165e-6,
     "eight hoisted": 600e-6, "plain product": 18e-6, "rescale": 60e-6,
 }  # fmt: skip
+SUMMED = (1, 2, 3, 4, 5, 6, 7)
 QUOTED = {"refresh": 21.2e-3, "product": 185e-6, "rotation": 184e-6}
 
 
@@ -101,6 +102,7 @@ def main() -> None:
         "product": (engine.multiply(top, top2), x * y),
         "rotation": (engine.rotate(top, 5), np.roll(x, -5)),
         "plain product": (engine.multiply_plain(top, vector), x * x),
+        "rotations added": (engine.add_rotations(top, SUMMED), sum(np.roll(x, -k) for k in (0, *SUMMED))),
         "linear": (engine.linear(top, linear), image),
     }
     for name, (value, right) in wanted.items():
@@ -132,6 +134,9 @@ def main() -> None:
             a = put(x, level)
             work[f"product, level {level}"] = lambda a=a: engine.multiply(a, a)
             work[f"rotation, level {level}"] = lambda a=a: engine.rotate(a, 5)
+            work[f"one doubling, level {level}"] = lambda a=a: engine.add(a, engine.rotate(a, 1))
+            for many in (1, 3, 7):
+                work[f"{many} rotations added, level {level}"] = lambda a=a, k=many: engine.add_rotations(a, SUMMED[:k])
     facts["seconds"] = {}
     for name, step in work.items():
         for _ in range(3):

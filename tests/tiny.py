@@ -195,6 +195,18 @@ def argmax_schedule(logits: Array, powers: tuple[int, ...] = (3, 3, 3)) -> Argma
     return ArgmaxSchedule(rounds=tuple(rounds), final=final, final_count=final.smallest_count(1e-2))
 
 
+def wide_circuit() -> Circuit:
+    """A tiny circuit whose first reciprocals have domains that reach far beyond its text, and so many iterations."""
+    circuit = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
+    softmaxes = {
+        n: replace(
+            c, init_count=22, fit=replace(c.fit, init=ReciprocalFit(lo=c.fit.init.lo / 1e3, hi=c.fit.init.hi * 1e3))
+        )
+        for n, c in circuit.calibration.softmaxes.items()
+    }
+    return replace(circuit, calibration=replace(circuit.calibration, softmaxes=softmaxes))
+
+
 def narrowed(plan: Plan, share: float) -> Plan:
     """The plan with every refresh told to expect this share of the magnitudes it was planned for."""
     programs = {

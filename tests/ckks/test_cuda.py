@@ -142,6 +142,31 @@ def results(device: str, n: int, chain: Any, babies: int = 0) -> dict[str, str]:
     return {name: hashlib.sha256(read(c.data).tobytes()).hexdigest() for name, c in found.items()}
 
 
+def sums(device: str, n: int) -> list[bytes]:
+    """Words of sums of one, three and seven rotations at two levels, each as it is, recorded and replayed."""
+    s = seeded.Scheme(seeded.small_chain(n, 5, end=49), device=device, rotations=tuple(range(1, 8)))
+    a = s.encrypt(np.random.default_rng(1).uniform(-1, 1, n // 2), 5)
+    values = [a, s.evaluator.drop(a, 2)] * 3
+    found = [s.evaluator.add_rotations(v, list(range(1, 1 + k))) for v in values for k in (1, 3, 7)]
+    return [s.evaluator.ring.kernels.download(c.data).tobytes() for c in found]
+
+
+@needs_compiler
+def test_sums_of_rotations_are_the_same_words_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba", reason="the compiled kernels need numba")
+    wanted = sums("reference", 256)
+    assert sums("cpu", 256) == wanted
+    monkeypatch.setattr(seeded, "load_kernels", lambda _d, n, m, threads=1: HostEncoded(n, m, ShimDevice(8)))
+    assert sums("shim", 256) == wanted
+
+
+@pytest.mark.gpu
+def test_sums_of_rotations_on_the_gpu_are_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = sums("reference", 8192)
+    monkeypatch.setattr(seeded, "load_kernels", lambda _d, n, m, threads=1: HostEncoded(n, m, CupyDevice(13)))
+    assert sums("cuda", 8192) == wanted
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("babies", [0, 8])

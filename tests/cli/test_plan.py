@@ -194,6 +194,22 @@ def test_drift_takes_several_noises_or_a_measured_table(
     assert "separated by commas, got 'loud'" in capsys.readouterr().err
 
 
+def test_drift_rounds_products_where_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["drift", str(folder), "--params", "insecure-native-11", "--windows", "2", "--positions", "4"]
+    arguments += ["--sigma", "0"]
+    found = []
+    for more in ([], ["--rounding"], ["--rounding"]):
+        assert main([*arguments, *more, "--json"]) == 0
+        found += json.loads(capsys.readouterr().out)
+    plain, rounded, again = found
+    assert "rounding" not in plain
+    assert rounded["rounding"] is True
+    assert rounded == again
+    assert plain["fidelity"]["kl"] < 1e-20 < rounded["fidelity"]["kl"] < 1e-8
+    assert main([*arguments, "--rounding", "--by-value"]) == 1
+    assert "leave --rounding out" in capsys.readouterr().err
+
+
 def test_drift_draws_where_matplotlib_is_installed(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="figures need matplotlib")
     picture = tmp_path / "drift.png"

@@ -209,12 +209,21 @@ class EngineConformance:
             assert bits(pair.get(value), np.roll(x, -shift)) >= self.level_bits - 3
         assert pair.engine.rotate_many(pair.put(x, 0), []) == []
 
+    def test_rotations_are_added_to_the_value(self, pair: Pair) -> None:
+        x = pair.real(17) + 1j * pair.real(25)
+        for level in (0, 2):
+            got = pair.engine.add_rotations(pair.put(x, level), [1, 5, -3])
+            assert pair.engine.level(got) == level
+            wanted = x + np.roll(x, -1) + np.roll(x, -5) + np.roll(x, 3)
+            assert bits(pair.get(got), wanted) >= self.level_bits - 4
+
     def test_a_rotation_without_key_is_refused(self, pair: Pair) -> None:
         e, a = pair.engine, pair.put(pair.real(18), 2)
         one = np.ones(pair.slots)
         steps: list[tuple[Callable[..., Any], Any]] = [
             (e.rotate, UNLISTED),
             (e.rotate_many, [1, UNLISTED]),
+            (e.add_rotations, [1, UNLISTED]),
             (e.linear, linear_map("nokey/baby", {0: {UNLISTED: one}})),
             (e.linear, linear_map("nokey/giant", {UNLISTED: {0: one}})),
         ]

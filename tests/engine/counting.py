@@ -70,6 +70,12 @@ class CountingEngine:
         self.counts["rotate_hoisted"] += len(by)
         return [a for _ in by]
 
+    def add_rotations(self, a: Counted, by: Sequence[int]) -> Counted:
+        for k in by:
+            self._key(k)
+        self.counts["rotate_summed"] += len(by) - 1
+        return self._free("rotate", a)
+
     def multiply(self, a: Counted, b: Counted) -> Counted:
         self.counts["relinearise"] += 1
         return self._spend("multiply", a, b)

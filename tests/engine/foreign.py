@@ -42,6 +42,9 @@ class Foreign:
     def max(self) -> Foreign:
         return Foreign(self.inner.max())
 
+    def mean(self, axis: int, keepdims: bool = False) -> Foreign:
+        return Foreign(self.inner.mean(axis=axis, keepdims=keepdims))
+
     def reshape(self, *shape: int) -> Foreign:
         return Foreign(self.inner.reshape(*shape))
 
@@ -79,12 +82,16 @@ def _roll(a: Foreign, by: int, axis: int) -> Foreign:
     return Foreign(np.roll(bare(a), by, axis=axis))
 
 
+def _tile(a: Foreign, times: int) -> Foreign:
+    return Foreign(np.tile(bare(a), times))
+
+
 class Far(Arrays):
     """The seam over them; ``moved`` counts numbers taken there and back."""
 
     xp = SimpleNamespace(
         asarray=_over("asarray"), empty_like=_over("empty_like"), abs=_over("abs"), conj=_over("conj"),
-        multiply=_multiply, roll=_roll,
+        multiply=_multiply, roll=_roll, sqrt=_over("sqrt"), tile=_tile,
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -26,6 +26,7 @@ PRICES = {
     "rotate": 50.0,
     "hoist": 20.0,
     "rotate_hoisted": 30.0,
+    "rotate_summed": 9.0,
     "conjugate": 49.0,
     "tensor": 4.0,
     "relinearise": 45.0,
@@ -97,6 +98,10 @@ class PricedEngine:
         self._pay(a.level, hoist=1, rotate_hoisted=len(by))
         return self._clear.rotate_many(a, by)
 
+    def add_rotations(self, a: ClearValue, by: Sequence[int]) -> ClearValue:
+        self._pay(a.level, rotate=1, rotate_summed=len(by) - 1)
+        return self._clear.add_rotations(a, by)
+
     def drop(self, a: ClearValue, level: int) -> ClearValue:
         self._pay(a.level, drop=1)
         return self._clear.drop(a, level)
@@ -157,7 +162,7 @@ def test_differences_recover_the_prices(levels: tuple[int, ...] | None, records:
     table = costs.table
     assert table.bootstrap == {8: 1008.0, TOY.slots: 1000.0 + TOY.slots}
     assert table.pairs == {8: 1516.0, TOY.slots: 1500.0 + 2 * TOY.slots}
-    for word in ("add", "rotate", "hoist", "rotate_hoisted", "conjugate"):
+    for word in ("add", "rotate", "hoist", "rotate_hoisted", "rotate_summed", "conjugate"):
         for level in (4, 8):
             assert table.seconds[word][level] == pytest.approx(PRICES[word] * (level + 1))
     for word in ("tensor", "relinearise", "rescale", "multiply_plain"):

@@ -58,6 +58,10 @@ class Watched:
         self.turned.update(by)
         return self._engine.rotate_many(a, by)
 
+    def add_rotations(self, a: Any, by: Sequence[int]) -> Any:
+        self.turned.update(by)
+        return self._engine.add_rotations(a, by)
+
     def linear(self, a: Any, m: LinearMap) -> Any:
         self.turned.update(m.rotations)
         return self._engine.linear(a, m)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heatfhe.approx import ReciprocalFit
 from heatfhe.circuit import Circuit
 from heatfhe.engine import ClearEngine, Conversation, Runner, key_request, run
 from heatfhe.engine.clear import ClearValue
@@ -28,7 +27,7 @@ from heatfhe.planning.weights import Dense
 from tests.engine.counting import CountingEngine
 from tests.planning.clear_run import clear_params
 from tests.planning.plan_text import show
-from tests.tiny import tiny_circuit
+from tests.tiny import tiny_circuit, wide_circuit
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -322,15 +321,7 @@ class Rounding(ClearEngine):
 
 def test_many_iterations_survive_the_rounding_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first reciprocal whose domain reaches far beyond its text: its numerator may double at every iteration."""
-    circuit = tiny_circuit(layers=1, width=16, vocabulary=32, context=16)
-    softmaxes = {
-        n: replace(
-            c, init_count=22, fit=replace(c.fit, init=ReciprocalFit(lo=c.fit.init.lo / 1e3, hi=c.fit.init.hi * 1e3))
-        )
-        for n, c in circuit.calibration.softmaxes.items()
-    }
-    wide = replace(circuit, calibration=replace(circuit.calibration, softmaxes=softmaxes))
-    params = clear_params(64, levels=13)
+    wide, params = wide_circuit(), clear_params(64, levels=13)
     exact, bits = wide.run(np.array([[3, 7, 5]]))[0], {}
     for ahead in (True, False):
         if not ahead:

@@ -203,13 +203,22 @@ class Evaluator:
         return self.rotate_many(a, [by])[0]
 
     def add_rotations(self, a: Ciphertext, by: Sequence[int]) -> Ciphertext:
-        """A value plus its rotations: one decomposition and one division by P for all of them."""
-        switch, level = self.switch, a.level
+        """A value plus its rotations, none by 0: one decomposition and one division by P for all of them."""
         elements = [galois_element(k, self.ring.chain.ring_dimension) for k in by]
+        if 1 in elements:
+            raise EngineError("add_rotations: a rotation by 0 has no key; double the value instead")
+        (data,) = self.ring.kernels.replay(
+            ("turned sum", a.level, *elements), partial(self._turned_sum, a.level, elements), a.data, short=True
+        )
+        return Ciphertext(a.level, a.scale, data)
+
+    def _turned_sum(self, level: int, elements: Sequence[int], data: Words) -> list[Words]:
+        """The words of a ciphertext plus its images under automorphisms."""
+        switch = self.switch
         keys = [switch.view(level, GALOIS, g) for g in elements]
-        digits = switch.decompose(self.ring.kernels.polynomial(a.data, 1), level)
-        total = switch.total(digits, level, keys, elements=elements, source=a.data, base=a.data)
-        return Ciphertext(level, a.scale, switch.mod_down(total, level))
+        digits = switch.decompose(self.ring.kernels.polynomial(data, 1), level)
+        total = switch.total(digits, level, keys, elements=elements, source=data, base=data)
+        return [switch.mod_down(total, level)]
 
     def conjugate(self, a: Ciphertext) -> Ciphertext:
         return self.apply_galois(a, [conjugation_element(self.ring.chain.ring_dimension)])[0]

@@ -24,13 +24,16 @@ from heatfhe.planning import Plan, ProgramName, plan, preset
 
 HELP = """Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position.
 
---only leaves the noise out everywhere but in one family. --by-value makes every refreshed value noisy alone and ranks
-them by the KL each causes; it also shows the relative error of attention rows after each part of their softmax. It runs
-every value of every window under every seed: begin with few windows and positions, and keep what is done with -o."""
+--only leaves the noise out everywhere but in one family. --rounding adds the rounding of products, rotations and
+plaintexts: little beside that of a refresh, but it does not shrink with a small value. --by-value makes every refreshed
+value noisy alone and ranks them by the KL each causes; it also shows the relative error of attention rows after each
+part of their softmax. It runs every value of every window under every seed: begin with few windows and positions, and
+keep what is done with -o."""
 EXAMPLES = (
     "  heat drift default default-calibrated --params insecure-native-12 --sigma 1e-6,1e-5 --figure drift.png\n"
     "  heat drift my-circuit --params insecure-openfhe-12 --noise noise.json\n"
     "  heat drift my-gpt2 --params native-16-r40 --device cuda --sigma 1e-7\n"
+    "  heat drift my-gpt2 --params native-16-r40 --device cuda --rounding\n"
     "  heat drift default default-calibrated --params insecure-paper-12 --only softmax\n"
     "  heat drift default --params insecure-paper-12 --by-value --windows 4 --positions 32 -o out/drift\n"
 )
@@ -64,6 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="noise in these alone: an operator of the plan (softmax, layernorm, linear, attention, gelu, ...) or a "
         "kind of solver (norm_goldschmidt, norm_newton, softmax_init, softmax_refine)",
     )  # fmt: skip
+    parser.add_argument(
+        "--rounding", action="store_true",
+        help="products, rotations, drops and plaintexts err too, by the parameters' scale (default: refreshes alone)",
+    )  # fmt: skip
     parser.add_argument("--by-value", action="store_true", help="every refreshed value noisy alone, ranked by its KL")
     parser.add_argument(
         "-o", "--out", type=Path, help="with --by-value: keep finished values here; the same command goes on from them"
@@ -78,6 +85,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Plan, run, print, draw."""
     if args.out is not None and not args.by_value:
         raise ConfigError("-o keeps the finished values of --by-value; give both or neither")
+    if args.rounding and args.by_value:
+        raise ConfigError("--by-value makes one refreshed value noisy at a time; leave --rounding out")
     params = preset(args.params)
     circuits = [text_circuit(name) for name in args.circuits]
     noises = _noises(args, params)
@@ -102,11 +111,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.print(f"{size}, noise in one refreshed value of {params.name} at a time")
         return _by_value(args, console, list(zip(plans, circuits)), windows, noises, options)
     found = [
-        drift(made, circuit, windows, noise=noise, sigma=sigma, **options)
+        drift(made, circuit, windows, noise=noise, sigma=sigma, rounding=args.rounding, **options)
         for sigma, noise in noises
         for made, circuit in zip(plans, circuits)
     ]
     where = "every bootstrap" if args.only is None else f"the bootstraps of {args.only}"
+    where += " and every rounding" if args.rounding else ""
     console.print(f"{size}, noise at {where} of {params.name}")
     quarters = ("KL, 1st quarter", "2nd", "3rd", "4th")
     console.table(

@@ -24,6 +24,7 @@ from heatfhe.engine.protocol import (
     Plain,
     Slots,
 )
+from heatfhe.engine.rounding import OperationNoise
 from heatfhe.engine.runner import Runner, key_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import LinearMap, Vector
@@ -52,6 +53,7 @@ __all__ = [
     "NativeEngine",
     "Noise",
     "NoiseTable",
+    "OperationNoise",
     "Plain",
     "Runner",
     "Slots",

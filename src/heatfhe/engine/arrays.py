@@ -2,7 +2,8 @@
 """Where the clear engine's numbers are kept: numpy in memory, or CuPy on a GPU. Everything that tells them apart.
 
 The engine makes no array of its own: it asks for one here, and otherwise uses operators and the module ``xp``. The
-random numbers of noise are always numpy's, drawn in memory, so that a seed means the same noise on either.
+random numbers of refreshes are always numpy's, drawn in memory, so that a seed means the same noise on either. Those of
+all other operations are a thousand times as many and are drawn where they are added: a seed there means another noise.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ class Arrays:
                 room = self.xp.empty_like(out)
         return out
 
+    def generator(self, seed: int | Sequence[int]) -> Any:
+        """A source of random numbers for ``normal``."""
+        return np.random.default_rng(seed)
+
+    def normal(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        """An array of standard normal numbers."""
+        return self.put(generator.standard_normal(shape))
+
     def wait(self) -> None:
         """Until everything asked for is done."""
 
@@ -64,6 +73,12 @@ class GpuArrays(Arrays):
 
     def get(self, array: Any) -> NDArray[Any]:
         return np.asarray(self.xp.asnumpy(array))
+
+    def generator(self, seed: int | Sequence[int]) -> Any:
+        return self.xp.random.default_rng(np.random.SeedSequence(seed).generate_state(1, np.uint64).item())
+
+    def normal(self, generator: Any, shape: tuple[int, ...]) -> Any:
+        return generator.standard_normal(shape)
 
     def dot(self, pairs: Pairs) -> Any:
         out = pairs[0][0] * pairs[0][1]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from heatfhe.ckks import Params
 from heatfhe.engine.arrays import Arrays, arrays_on
 from heatfhe.engine.protocol import KeyRequest, KeySource, Plain, check_rotation
+from heatfhe.engine.rounding import OperationNoise
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError, WireError
 from heatfhe.planning import LinearMap, Vector
 
@@ -78,6 +79,7 @@ class ClearEngine:
         lenient: bool = False,
         cache_bytes: int | None = None,
         device: str | Arrays = "cpu",
+        rounding: OperationNoise | None = None,
     ) -> None:
         """With a ``request`` only its rotations are allowed; ``strict`` False refreshes whatever a real engine would
         destroy: magnitudes outside their bounds, imaginary parts, values that do not repeat.
@@ -85,11 +87,13 @@ class ClearEngine:
         A ``lenient`` engine goes on where a refresh meets more than it was planned for but no more than the parameters'
         reach, as a real one would: ``exceeded`` counts such refreshes, ``furthest`` is the largest ratio met.
         ``cache_bytes`` bounds the plaintext vectors kept between steps (default: 1 GiB, 32 GiB on a GPU); ``device`` is
-        where numbers are kept, cpu or cuda.
+        where numbers are kept, cpu or cuda. ``noise`` is that of refreshes, ``rounding`` that of all other operations;
+        with it a refresh takes the mean of a value's repetitions, as a real one does.
         """
         if noise is not None and rng is None:
             raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
         self._params, self.request, self.noise, self.rng, self.strict = params, request, noise, rng, strict
+        self.rounding = rounding
         self._lenient, self.exceeded, self.furthest = lenient, 0, 1.0
         self._reach = None if request is None else request.reach(params.slots)
         self._arrays = arrays_on(device) if isinstance(device, str) else device
@@ -115,7 +119,7 @@ class ClearEngine:
             raise EngineError(f"a value has {self.slots} slots, got {slots.shape[-1]}")
         if not 0 <= level <= self._params.levels:
             raise EngineError(f"level {level} lies outside 0..{self._params.levels}")
-        return ClearValue(self._arrays.put(slots), level)
+        return ClearValue(self._erring("encrypted", self._arrays.put(slots)), level)
 
     def read(self, a: ClearValue) -> NDArray[Any]:
         """Slots of a value, in memory."""
@@ -166,7 +170,7 @@ class ClearEngine:
         return ClearValue(-a.slots, a.level)
 
     def add_plain(self, a: ClearValue, p: Plain) -> ClearValue:
-        return ClearValue(a.slots + self._plain(p), a.level)
+        return ClearValue(self._erring("encoded", a.slots + self._plain(p)), a.level)
 
     def times(self, a: ClearValue, k: int) -> ClearValue:
         return ClearValue(a.slots * k, a.level)
@@ -176,37 +180,45 @@ class ClearEngine:
 
     def rotate(self, a: ClearValue, by: int) -> ClearValue:
         self._key(by, a.level)
-        return ClearValue(self._arrays.xp.roll(a.slots, -by, axis=-1), a.level)
+        moved = self._arrays.xp.roll(a.slots, -by, axis=-1)
+        return ClearValue(self._erring("switched", moved, a.level) if by % self.slots else moved, a.level)
 
     def rotate_many(self, a: ClearValue, by: Sequence[int]) -> list[ClearValue]:
         return [self.rotate(a, k) for k in by]
 
+    def add_rotations(self, a: ClearValue, by: Sequence[int]) -> ClearValue:
+        total = a.slots
+        for k in by:
+            self._key(k, a.level)
+            total = total + self._arrays.xp.roll(a.slots, -k, axis=-1)
+        return ClearValue(self._erring("switched", total, a.level), a.level)
+
     def conjugate(self, a: ClearValue) -> ClearValue:
         if self.request is not None and not self.request.conjugation:
             raise MissingKeyError("conjugation is not among the plan's keys; make keys for this plan")
-        return ClearValue(self._arrays.xp.conj(a.slots), a.level)
+        return ClearValue(self._erring("switched", self._arrays.xp.conj(a.slots), a.level), a.level)
 
     def drop(self, a: ClearValue, level: int) -> ClearValue:
         if not 0 <= level <= a.level:
             raise OutOfLevelsError(f"a value at level {a.level} cannot be dropped to level {level}")
-        return ClearValue(a.slots, level)
+        return ClearValue(a.slots if level == a.level else self._erring("divided", a.slots, a.level), level)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
     def multiply(self, a: ClearValue, b: ClearValue) -> ClearValue:
-        return ClearValue(a.slots * b.slots, self._spend(self._equal(a, b), "multiply"))
+        return self._product(a.slots * b.slots, self._equal(a, b), "multiply")
 
     def multiply_sum(self, pairs: Sequence[tuple[ClearValue, ClearValue]]) -> ClearValue:
         level = self._equal(*(v for pair in pairs for v in pair))
-        return ClearValue(self._arrays.dot([(a.slots, b.slots) for a, b in pairs]), self._spend(level, "multiply_sum"))
+        return self._product(self._arrays.dot([(a.slots, b.slots) for a, b in pairs]), level, "multiply_sum")
 
     def multiply_plain(self, a: ClearValue, p: Plain) -> ClearValue:
-        return ClearValue(a.slots * self._plain(p), self._spend(a.level, "multiply_plain"))
+        return self._product(a.slots * self._plain(p), a.level, "multiply_plain", [(a, p)])
 
     def multiply_plain_sum(self, pairs: Sequence[tuple[ClearValue, Plain]]) -> ClearValue:
         level = self._equal(*(v for v, _ in pairs))
         total = self._arrays.dot([(v.slots, self._plain(p)) for v, p in pairs])
-        return ClearValue(total, self._spend(level, "multiply_plain_sum"))
+        return self._product(total, level, "multiply_plain_sum", pairs)
 
     def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
         for k in m.rotations:
@@ -219,7 +231,24 @@ class ClearEngine:
             inner = self._arrays.dot([(babies[b], self._plain(m.vector(giant, b))) for b in m.babies])
             term = roll(inner, -giant, axis=-1)
             total = term if total is None else total + term
+        if self.rounding is not None:  # every slot meets each diagonal with another slot of the value
+            squares = self.rounding.vector(a.slots).mean(axis=-1, keepdims=True)
+            total = self.rounding.divided(self._arrays, total, a.level, squares * m.plaintexts)
         return ClearValue(total, level)
+
+    def _product(self, slots: Any, level: int, what: str, pairs: Sequence[tuple[ClearValue, Plain]] = ()) -> ClearValue:
+        """A product's result, one level down; ``pairs`` are its factors that met plaintexts."""
+        below = self._spend(level, what)
+        if self.rounding is None:
+            return ClearValue(slots, below)
+        coded = 0.0
+        for v, p in pairs:
+            coded = coded + (self.rounding.vector if isinstance(p, Vector) else self.rounding.scalar)(v.slots)
+        return ClearValue(self.rounding.divided(self._arrays, slots, level, coded), below)
+
+    def _erring(self, how: str, slots: Any, *level: int) -> Any:
+        """Slots with the error of an operation, if operations err."""
+        return slots if self.rounding is None else getattr(self.rounding, how)(self._arrays, slots, *level)
 
     # -- bootstraps -------------------------------------------------------------------------------------------------
 
@@ -240,6 +269,9 @@ class ClearEngine:
         if self.strict:
             self._check_refresh(a.slots, period, bound)
         real = a.slots.real.astype(np.float64, order="C")
+        if self.rounding is not None and period < n:
+            cycles = real.reshape(*real.shape[:-1], n // period, period)
+            real = self._arrays.xp.tile(cycles.mean(axis=-2), n // period)
         if self.noise is not None and self.rng is not None:
             error = self.noise(self._arrays.get(real[..., :period]), bound, self.rng)
             cycles = real.reshape(*real.shape[:-1], n // period, period)

@@ -128,6 +128,7 @@ def _row(watch: _Watch, encrypt: Callable[..., bytes], values: NDArray[np.float6
     row = {"add": seconds(engine.add, a, a), "conjugate": seconds(engine.conjugate, a)}
     row["rotate"] = seconds(engine.rotate, a, 1)
     row["rotate_hoisted"], row["hoist"] = watch.marginal(lambda k: engine.rotate_many(a, ROTATIONS[:k]))
+    row["rotate_summed"], _ = watch.marginal(lambda k: engine.add_rotations(a, ROTATIONS[:k]))
     row["multiply_plain"], _ = watch.marginal(lambda k: engine.multiply_plain_sum([(top, plain)] * k))
     row["rescale"] = max(0.0, seconds(engine.multiply_plain, top, plain) - row["multiply_plain"])
     made, kept = (watch.alone(partial(engine.multiply_plain, top, p)) for p in (fresh, plain))

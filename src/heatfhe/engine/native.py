@@ -174,6 +174,11 @@ class NativeEngine:
             self._need_rotation(a, rotation)
         return self._e.rotate_many(a, by)
 
+    def add_rotations(self, a: Ciphertext, by: Sequence[int]) -> Ciphertext:
+        for rotation in by:
+            self._need_rotation(a, rotation)
+        return self._e.add_rotations(a, by)
+
     def conjugate(self, a: Ciphertext) -> Ciphertext:
         if not (self._request.conjugation or self._periods):
             raise MissingKeyError("conjugation is not among the plan's keys; make keys for this plan")

@@ -77,6 +77,9 @@ class Engine(Protocol[C]):
     def rotate_many(self, a: C, by: Sequence[int]) -> list[C]:
         """Several rotations of one value, sharing its decomposition (hoisted)."""
 
+    def add_rotations(self, a: C, by: Sequence[int]) -> C:
+        """A value plus several of its rotations, none of them by 0: one decomposition and one division, if it can."""
+
     def conjugate(self, a: C) -> C: ...
 
     def times_i(self, a: C) -> C:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit, embed, forward
-from heatfhe.engine import BootstrapNoise, ClearEngine, Noise, run
+from heatfhe.engine import BootstrapNoise, ClearEngine, Noise, OperationNoise, run
 from heatfhe.errors import ConfigError, EngineError, PlanError
 from heatfhe.evaluation.fidelity import Fidelity, Scores, diverged, log_softmax
 from heatfhe.evaluation.noise_rows import Chosen
@@ -37,7 +37,7 @@ class Drift:
 
     ``collapsed_by_position`` is the share of them that have diverged at each position; ``bootstraps`` how many of one
     token are noisy, all of them or those of the families ``only``; ``sigma`` the noise on one slot of a value of size
-    one.
+    one; ``rounding`` whether products, rotations and plaintexts erred too.
     """
 
     name: str
@@ -47,12 +47,14 @@ class Drift:
     fidelity: Fidelity
     collapsed_by_position: tuple[float, ...]
     only: str | None = None
+    rounding: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
         own = {k: getattr(self, k) for k in ("name", "bootstraps", "sigma", "only")}
         return {
             **own,
+            **({"rounding": True} if self.rounding else {}),
             "seeds": list(self.seeds),
             "fidelity": self.fidelity.as_json(),
             "collapsed_by_position": list(self.collapsed_by_position),
@@ -74,14 +76,16 @@ def drift(
     sigma: float | None = None,
     seeds: Sequence[int] = SEEDS,
     only: str | None = None,
+    rounding: bool = False,
     device: str = "cpu",
     reporter: Reporter = SILENT,
 ) -> Drift:
     """Teacher-forced logits of windows (W, P + 1), noise at every bootstrap, against the circuit's own clear ones.
 
     ``noise`` is a BootstrapNoise, or what a table measured on a real engine gives; ``sigma`` is kept for show, and
-    needed for the latter. ``only`` leaves the noise out everywhere but in some families (``values.chosen_values``). A
-    plan that is wrong without any noise is refused. ``device`` is the clear engine's.
+    needed for the latter. ``only`` leaves the noise out everywhere but in some families (``values.chosen_values``).
+    ``rounding`` adds, everywhere, what the other operations err by (engine.OperationNoise). A plan that is wrong
+    without any noise is refused. ``device`` is the clear engine's.
     """
     if sigma is None:
         if not isinstance(noise, BootstrapNoise):
@@ -100,6 +104,7 @@ def drift(
     for seed in seeds:
         engine.noise = noise if only is None else Chosen(noise, chosen, len(values), seed)
         engine.rng, columns = np.random.default_rng(seed), []
+        engine.rounding = OperationNoise(params=plan.params, seed=seed) if rounding else None
         for position, row in enumerate(_logits(plan, circuit, engine, tokens)):
             columns.append(Scores.of(clear[:, position], row, targets[:, position], largest=largest))
             reporter.advance(circuit.name, seed=seed, position=position)
@@ -110,6 +115,7 @@ def drift(
         name=circuit.name,
         bootstraps=len(plan.program(ProgramName.LOGITS).bootstraps() if only is None else steps),
         only=only,
+        rounding=rounding,
         sigma=sigma,
         seeds=tuple(seeds),
         fidelity=scores.fidelity(),

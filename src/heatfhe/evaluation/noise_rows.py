@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import ClearEngine, Noise, run
+from heatfhe.engine import ClearEngine, Noise, OperationNoise, run
 from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, ProgramName
 
@@ -95,11 +95,26 @@ class FreeRows:
 
 
 def noisy_engine(
-    plan: Plan, sigmas: Sequence[float], *, seed: int = 0, cache_bytes: int | None = None, device: str = "cpu"
+    plan: Plan,
+    sigmas: Sequence[float],
+    *,
+    rounding: Sequence[float] = (),
+    seed: int = 0,
+    cache_bytes: int | None = None,
+    device: str = "cpu",
 ) -> ClearEngine:
-    """The clear engine with these rows; it lets values leave their bounds, as an encrypted run does."""
-    noise, rng = RowNoise(tuple(sigmas)), np.random.default_rng(seed)
-    return ClearEngine(plan.params, noise=noise, rng=rng, strict=False, cache_bytes=cache_bytes, device=device)
+    """The clear engine with these rows; it lets values leave their bounds, as an encrypted run does.
+
+    ``rounding`` says by how much the errors of products, rotations and plaintexts are multiplied in each row: 1 is what
+    the plan's parameters make, 0 none. Without it only refreshes err.
+    """
+    if rounding and len(rounding) != len(sigmas):
+        raise ConfigError(f"{len(sigmas)} rows of noise with {len(rounding)} strengths of rounding; give one for each")
+    operations = OperationNoise(params=plan.params, seed=seed, strengths=tuple(rounding)) if rounding else None
+    return ClearEngine(
+        plan.params, noise=RowNoise(tuple(sigmas)), rng=np.random.default_rng(seed), strict=False,
+        cache_bytes=cache_bytes, device=device, rounding=operations,
+    )  # fmt: skip
 
 
 def logit_rows(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Texts) -> list[Real]:

@@ -160,7 +160,7 @@ def _sums(program: Program, stage: str, operator: str) -> list[_Sum]:
     own = [at for at, s in enumerate(program.steps) if s.name == stage and s.operator == operator]
     for at in [*own, -1]:
         kind = program.steps[at].kind if at >= 0 else ""
-        if kind == "rotate" or (run and kind in ("add", "add_plain")):
+        if kind in ("rotate", "add_rotations") or (run and kind in ("add", "add_plain")):
             run.append(at)
         elif run:
             found.append(_Sum(run[0], run[-1], program.steps[run[0]].args[0], program.steps[run[-1]].results[0]))

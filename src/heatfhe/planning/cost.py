@@ -45,6 +45,14 @@ SINCE_2: dict[str, str] = {
 }
 """Words that tables of version 2 price; in those of version 1 drops cost nothing, and a map what its parts would."""
 
+OPTIONAL: dict[str, str] = {
+    "rotate_summed": "one rotation more in a sum of a value's rotations: a product with a key, no division",
+}
+"""Words that were not measured from the start. Without them ``INSTEAD`` says what is as much work."""
+
+INSTEAD = {"rotate_summed": ("linear.rotate_hoisted", "rotate_hoisted")}
+"""A baby step of a map is a product with a key and no division, too; where maps have no prices, a hoisted rotation."""
+
 
 def plain_words(work: Mapping[str, int]) -> dict[str, int]:
     """Work by what is done, inside linear maps or not."""
@@ -105,8 +113,8 @@ class CostTable:
                 f"cost table {self.name}: prices of started steps need version 2 and a price in recordings"
             )
         for word, row in rows:
-            if word not in INSTRUCTIONS and word not in SINCE_2:
-                known = ", ".join((*INSTRUCTIONS, *SINCE_2))
+            if word not in {*INSTRUCTIONS, *SINCE_2, *OPTIONAL}:
+                known = ", ".join((*INSTRUCTIONS, *SINCE_2, *OPTIONAL))
                 raise ConfigError(f"cost table {self.name}: unknown instruction {word!r}; have: {known}")
             if not row or list(row) != sorted(row):
                 raise ConfigError(
@@ -150,10 +158,17 @@ class CostTable:
         """Of the file format: 2 with prices of pairs and drops."""
         return 2 if self.pairs else 1
 
+    @property
+    def sums_rotations(self) -> bool:
+        """Whether it knows what a rotation costs that shares its decomposition and its division with others."""
+        return any(word in self.seconds for word in ("rotate_summed", INSTEAD["rotate_summed"][0]))
+
     def price(self, work: Mapping[str, int], level: int, *, started: bool = False) -> float:
         """Seconds of a node's work when it runs with this many levels left, in a recording or started by itself."""
         total = 0.0
         for word, count in (work if "linear.rotate" in self.seconds else plain_words(work)).items():
+            if word not in self.seconds:
+                word = next((other for other in INSTEAD.get(word, ()) if other in self.seconds), word)
             row = self.seconds.get(word, (0.0,) if word in SINCE_2 else None)
             row = self.started.get(word, row) if started else row
             if row is None:

@@ -40,10 +40,11 @@ class Instruction:
     """One kind of instruction.
 
     ``args`` values are read (by each term of a sum) and ``results`` made (0: one per rotation); ``plain`` says that
-    each value meets a plaintext. ``work`` counts what one ciphertext of the result costs, from the number of values,
-    of rotations, and the linear map. ``linear`` instructions spend no level and may as well run after a refresh of
-    their values. ``magnitude`` follows values (or, not ``sampled``, their bounds), plaintexts, the integer, and
-    whether these are values rather than bounds. ``summed`` is the kind that a sum of such instructions becomes.
+    each value meets a plaintext, ``gathers`` that all rotations go into one result. ``work`` counts what one ciphertext
+    of the result costs, from the number of values, of rotations, and the linear map. ``linear`` instructions spend no
+    level and may as well run after a refresh of their values. ``magnitude`` follows values (or, not ``sampled``, their
+    bounds), plaintexts, the integer, and whether these are values rather than bounds. ``summed`` is the kind that a sum
+    of such instructions becomes.
     """
 
     call: Callable[[Callable[..., Any], Given], Any] | None = lambda method, g: method(*g.args)
@@ -56,6 +57,7 @@ class Instruction:
     plain: bool = False
     sampled: bool = True
     rotates: bool = False
+    gathers: bool = False
     conjugates: bool = False
     refreshes: bool = False
     passes_empty: bool = False  # an empty cache among its values leaves the others, or nothing
@@ -131,6 +133,10 @@ KINDS: Mapping[str, Instruction] = {
     "rotate_many": Instruction(
         linear=True, rotates=True, results=0, work=lambda terms, turns, m: {"hoist": 1, "rotate_hoisted": turns},
         call=lambda f, g: f(g.args[0], g.by),
+    ),
+    "add_rotations": Instruction(
+        linear=True, rotates=True, gathers=True, sampled=False,  # written after placement, so nobody asks its magnitude
+        work=lambda terms, turns, m: {"rotate": 1, "rotate_summed": turns - 1}, call=lambda f, g: f(g.args[0], g.by),
     ),
     "conjugate": Instruction(linear=True, conjugates=True, work=_each("conjugate")),
     "drop": Instruction(work=_each("drop"), passes_empty=True, call=lambda f, g: f(g.args[0], g.level)),

@@ -102,8 +102,10 @@ def _check_step(step: Step, levels: Mapping[int, int], plan: Plan) -> None:
             raise ConfigError(f"meets {p.key[:64]!r}, which no linear map of the plan has")
     if not 0 <= step.part < MOST_PARTS or abs(step.number) > LARGEST:
         raise ConfigError(f"has part {step.part} and number {step.number}")
-    if bool(step.by) != row.rotates or (row.rotates and len(step.by) != made):
+    if bool(step.by) != row.rotates or (row.rotates and not row.gathers and len(step.by) != made):
         raise ConfigError(f"rotates by {len(step.by)} amounts")
+    if row.gathers and (step.modulus or len(set(step.by)) != len(step.by) or not all(step.by)):
+        raise ConfigError("adds a rotation twice, or one by nothing, or one that follows the position")
     if any(abs(k) >= packing.slots for k in step.by):
         raise ConfigError(f"rotates past the {packing.slots} slots")
     if not 0 <= step.modulus <= packing.n or (step.modulus and not (row.rotates and row.results)):

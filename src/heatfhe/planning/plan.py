@@ -17,6 +17,7 @@ from heatfhe.planning import legal
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.cost import CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph
+from heatfhe.planning.merged import merged
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
 from heatfhe.planning.params import preset
 from heatfhe.planning.placement import Placement, Rules, kept_bits, place
@@ -258,6 +259,7 @@ def plan(
             key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
         }
         program = assemble(recording, placed, params, name=name, inputs=levels, outputs={**levels, **fresh})
+        program = merged(program, table, params.slots, recording.products.values())
         made[name] = replace(program, predicted_seconds=program.predicted_seconds + _unplaced(program, table))
         if name != ProgramName.EMBED:
             cache = levels

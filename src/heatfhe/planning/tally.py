@@ -89,7 +89,7 @@ def tally(plan: Plan, program: str, cost: CostTable) -> dict[str, OperatorTally]
             scalars=scalars,
             products=work["multiply"] + work["tensor"],
             relinearisations=work["multiply"] + work["relinearise"],
-            hoisted=work["rotate_hoisted"],
+            hoisted=work["rotate_hoisted"] + work["rotate_summed"],
             rotations=work["rotate"],
             conjugations=work["conjugate"],
             levels=depth(chosen, operator),

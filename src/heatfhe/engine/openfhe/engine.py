@@ -244,6 +244,11 @@ class OpenFHEEngine:
         found = {0: a, **dict(zip(distinct, turned, strict=True))}
         return [found[shift] for shift in shifts]
 
+    def add_rotations(self, a: Ciphertext, by: Sequence[int]) -> Ciphertext:
+        for turned in self.rotate_many(a, by):
+            a = self.add(a, turned)
+        return a
+
     def conjugate(self, a: Ciphertext) -> Ciphertext:
         if not self._request.conjugation:
             raise MissingKeyError("the conjugation key is not among the plan's keys; make keys for this plan")
