@@ -111,86 +111,70 @@ class HereDesk:
         self._service, self._source = service, source
         self._threads = Lanes(4)
 
-    async def _act(self, client: str, function: Callable[..., T], *args: Any) -> T:
+    async def act(self, client: str, function: Callable[..., T], *args: Any) -> T:
+        """Call a function on one of the client's threads."""
         async with self._threads.turn(client):
             found: T = await run_in_threadpool(function, *args)
             return found
 
     async def rate(self, caller: str, cost: float = 1.0) -> None:
-        """As Desk."""
         self._service.rates.check(caller, asyncio.get_running_loop().time(), cost=cost)
 
     async def register_keys(self, client: str, manifest: KeyManifest) -> KeySetStatus:
-        """As Desk."""
-        return await self._act(client, self._service.register_keys, client, manifest)
+        return await self.act(client, self._service.register_keys, client, manifest)
 
     async def key_sets(self, client: str) -> list[KeySetStatus]:
-        """As Desk."""
-        return await self._act(client, self._service.keys.all, client)
+        return await self.act(client, self._service.keys.all, client)
 
     async def key_set(self, client: str, key_set: str) -> KeySetStatus:
-        """As Desk."""
-        return await self._act(client, self._service.keys.status, client, key_set)
+        return await self.act(client, self._service.keys.status, client, key_set)
 
     async def delete_keys(self, client: str, key_set: str) -> None:
-        """As Desk."""
-        await self._act(client, self._service.delete_keys, client, key_set)
+        await self.act(client, self._service.delete_keys, client, key_set)
 
     async def append_key(self, client: str, key_set: str, sha256: str, offset: int, chunk: bytes, digest: str) -> int:
-        """As Desk."""
-        return await self._act(client, self._service.keys.append, client, key_set, sha256, offset, chunk, digest)
+        return await self.act(client, self._service.keys.append, client, key_set, sha256, offset, chunk, digest)
 
     async def open_session(self, client: str, config_id: str, key_set: str, idempotency: str) -> tuple[Session, bool]:
-        """As Desk."""
-        return await self._act(
+        return await self.act(
             client, lambda: self._service.open_session(client, config_id, key_set, idempotency=idempotency)
         )
 
     async def sessions(self, client: str) -> list[Session]:
-        """As Desk."""
-        return await self._act(client, self._service.sessions.all, client)
+        return await self.act(client, self._service.sessions.all, client)
 
     async def session(self, client: str, session: str) -> Session:
-        """As Desk."""
-        return await self._act(client, self._service.sessions.get, client, session)
+        return await self.act(client, self._service.sessions.get, client, session)
 
     async def delete_session(self, client: str, session: str) -> None:
-        """As Desk."""
-        await self._act(client, self._service.delete_session, client, session)
+        await self.act(client, self._service.delete_session, client, session)
 
     def incoming(self, client: str, size: int) -> AbstractAsyncContextManager[Path]:
-        """As Desk."""
         found: AbstractAsyncContextManager[Path] = contextmanager_in_threadpool(self._service.incoming(client, size))
         return found
 
     async def submit(
         self, client: str, session: str, head: JobHead, upload: Path, digest: str, idempotency: str
     ) -> tuple[Job, bool]:
-        """As Desk."""
-        return await self._act(
+        return await self.act(
             client,
             lambda: self._service.submit(client, session, head, upload=upload, digest=digest, idempotency=idempotency),
         )
 
     async def jobs(self, client: str, before: str | None, most: int) -> list[Job]:
-        """As Desk."""
-        return await self._act(client, lambda: self._service.jobs.page(client, before=before, most=most))
+        return await self.act(client, lambda: self._service.jobs.page(client, before=before, most=most))
 
     async def job(self, client: str, job: str) -> Job:
-        """As Desk."""
         return self._service.jobs.get(client, job)
 
     async def cancel(self, client: str, job: str) -> Job:
-        """As Desk."""
-        return await self._act(client, self._service.cancel, client, job)
+        return await self.act(client, self._service.cancel, client, job)
 
     async def open_output(self, client: str, job: str, step: int) -> BinaryIO:
-        """As Desk."""
         found = self._service.jobs.get(client, job)
-        return await self._act(client, self._service.jobs.open_output, found, step)
+        return await self.act(client, self._service.jobs.open_output, found, step)
 
     async def news(self, client: str, job: str, after: int, seconds: float) -> News:
-        """As Desk."""
         service = self._service
         if seconds:
             await service.events.wait(job, after, seconds)
@@ -201,5 +185,4 @@ class HereDesk:
         return News(job=now, events=events, over=over, ahead=service.queue.ahead(job), source=self._source)
 
     async def metrics(self) -> str:
-        """As Desk."""
         return self._service.metrics.text(self._service.gauges())

@@ -23,6 +23,7 @@ from heatfhe.server.store.disk import disk_errors
 from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.store.jobs import ACTIVE, Job, JobStore
 from heatfhe.server.store.keys import KeySetStatus, KeyStore
+from heatfhe.server.store.locks import SharedLocks
 from heatfhe.server.store.quota import INCOMING, Quota
 from heatfhe.server.store.sessions import Session, SessionStore
 from heatfhe.server.store.shelf import absolute, shelve, store_mark
@@ -55,7 +56,8 @@ class Service:
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes)
-        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client)
+        locks = SharedLocks(settings.folder) if settings.fronts else None  # fronts add to keys beside this process
+        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client, locks=locks)
         self.sessions = SessionStore(self.home, most=settings.sessions_per_client)
         self.events, self.metrics = EventHub(), Metrics()
         self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now)

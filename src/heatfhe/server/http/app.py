@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -18,17 +19,21 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from heatfhe.errors import HeatError, WireError
+from heatfhe.server.catalogue import Catalogue
 from heatfhe.server.desk import HereDesk
-from heatfhe.server.faults import log_fault
+from heatfhe.server.faults import as_refusal, log_fault
 from heatfhe.server.http.front import Front
 from heatfhe.server.http.middleware import INTERNAL, Guard
 from heatfhe.server.http.routes import make_router
+from heatfhe.server.metrics import Metrics
 from heatfhe.server.models import ServedModel
 from heatfhe.server.service import Service
 from heatfhe.server.settings import Settings
+from heatfhe.server.store.auth import ClientBook
 from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.wall import close_wall
-from heatfhe.wire import API_VERSIONS, STATUS, Refusal, TooLargeError
+from heatfhe.server.work.crew import reach_desk
+from heatfhe.wire import API_VERSIONS, STATUS, Refusal
 
 logger = logging.getLogger(__name__)
 _RATE_PAUSE = 0.25
@@ -65,6 +70,30 @@ def create_app(
     app = _application(front, lifespan)
     app.state.service = service
     return app
+
+
+def create_front(settings: Settings, models: Mapping[str, ServedModel] | None = None, *, address: str = "") -> Any:
+    """The same application where the desk is an actor on the Ray cluster at an address: one of many, without state.
+
+    The desk of the settings' folder must have been started, with the same settings.
+    """
+    metrics, catalogue = Metrics(), Catalogue(settings, _loaded(settings, models))
+    desk = reach_desk(settings, metrics, address)
+    book = ClientBook(settings.folder / "clients.json")
+    front = Front(settings=settings, catalogue=catalogue, book=book, desk=desk, metrics=metrics)
+
+    @asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        sys.setswitchinterval(0.001)
+        reports = asyncio.create_task(desk.reporting())
+        try:
+            yield
+        finally:
+            reports.cancel()
+            with contextlib.suppress(Refusal):
+                await desk.report()
+
+    return _application(front, lifespan)
 
 
 def _loaded(settings: Settings, models: Mapping[str, ServedModel] | None) -> Mapping[str, ServedModel]:
@@ -131,8 +160,8 @@ async def _refusal(_request: Request, err: Exception) -> Any:
 
 
 async def _wire(_request: Request, err: Exception) -> Any:
-    code = "too_large" if isinstance(err, TooLargeError) else "bad_message"
-    return _answer(Refusal(code, str(err), ""))
+    assert isinstance(err, WireError)
+    return _answer(as_refusal(err))
 
 
 async def _internal(_request: Request, err: Exception) -> Any:
