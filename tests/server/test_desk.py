@@ -201,3 +201,10 @@ def test_without_the_extra_it_says_what_to_install(
     with joined(source, tmp_path) as app, app.http() as http:
         assert http.get("/healthz").status_code == 200
         assert not (tmp_path / "server" / LOCKS).exists()
+
+
+def test_steps_are_counted_once(source: ModelSource, tmp_path: Path) -> None:
+    """Two inputs and six steps are seven runs of a program, whatever a worker says before the first of them."""
+    with joined(source, tmp_path) as app:
+        app.client("alice").generate([1, 2], 6)
+        assert "heatfhe_steps_total 7\n" in app.service.metrics.text({})

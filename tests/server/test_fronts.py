@@ -169,14 +169,15 @@ def actors(kind: str) -> list[int]:
     return [row["Pid"] for row in found if row["ActorClassName"] == kind and row["State"] == "ALIVE"]
 
 
-@pytest.mark.parametrize("victim", ["seat", "worker", "desk", "fronts"])
+@pytest.mark.parametrize("victim", ["seat", "worker", "desk", "fronts", "server"])
 def test_whichever_process_is_killed_nothing_is_lost_and_nothing_doubled(
     source: ModelSource, tmp_path: Path, victim: str
 ) -> None:
     """Eight conversations on two seats; a kill -9 while some have ended and others run or wait. All have the tokens of
     a single machine, and there is one job for each.
 
-    ``fronts`` are both HTTP processes: every event stream is cut, and its listener asks again.
+    ``fronts`` are both HTTP processes: every event stream is cut, and its listener asks again. ``server`` is the
+    process that started the others, which end with it; it is started again.
     """
     folder, struck = tmp_path / "server", threading.Event()
     address = ray.get_runtime_context().gcs_address
@@ -188,6 +189,7 @@ def test_whichever_process_is_killed_nothing_is_lost_and_nothing_doubled(
         "worker": lambda: [child for pid in seats for child in children(pid)][:1],
         "desk": lambda: [server.facts["desk"]],
         "fronts": lambda: server.facts["fronts"],
+        "server": lambda: [server.process.pid],
     }
     clients = [
         Client(
@@ -208,6 +210,9 @@ def test_whichever_process_is_killed_nothing_is_lost_and_nothing_doubled(
                 assert pids
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)
+                if victim == "server":
+                    server.process.wait()
+                    server.restart()
         return said
 
     try:

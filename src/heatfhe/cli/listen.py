@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +26,21 @@ class Surface:
         return "https" if self.certificate and self.key else "http"
 
 
-def make_listener(host: str, port: int) -> socket.socket:
-    """A socket bound to an address, or a reason why not."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as err:
-        raise ConfigError(f"{host}:{port} cannot be used ({err.strerror}); choose another --port") from err
-    return listener
+def make_listener(host: str, port: int, *, patience: float = 0.0) -> socket.socket:
+    """A socket bound to an address, or a reason why not. One in use is tried again for ``patience`` seconds."""
+    ends = time.monotonic() + patience
+    while True:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            return listener
+        except OSError as err:
+            listener.close()
+            if err.errno != errno.EADDRINUSE or time.monotonic() > ends:
+                why = f"{host}:{port} cannot be used ({err.strerror}); choose another --port"
+                raise ConfigError(why) from err
+        time.sleep(0.1)
 
 
 def make_server(app: Any, surface: Surface) -> Any:

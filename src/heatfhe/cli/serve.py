@@ -23,6 +23,7 @@ from heatfhe.server import (
     FolderLock,
     ModelSource,
     Settings,
+    await_folder,
     close_wall,
     create_app,
     log_to_stderr,
@@ -38,6 +39,7 @@ EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --fold
   heat serve my-circuit --params native-16-r40 --folder /mnt/served --device cuda --ray auto --seats 2:8
   heat serve my-circuit --params native-16-r40 --folder /mnt/served --device cuda --ray auto --seats 2:8 --fronts 4
 """
+_FREED_SECONDS = 10.0  # after a kill, the desk and the fronts of that server end by themselves, but not at once
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -125,7 +127,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.warn(
             "whoever reaches a port of this Ray cluster can run code on it; set RAY_AUTH_MODE=token (docs/security.md)"
         )
-    with FolderLock(args.folder) as lock:  # before anything is changed: a server may be running here
+    patience = _FREED_SECONDS if args.fronts else 0.0
+    with await_folder(args.folder, patience) as lock:  # before anything is changed: a server may be running here
         settings = _settings(args, console)
         if not settings.fronts:
             return _serve(args, settings, book, lock, console)
@@ -304,7 +307,7 @@ def _serve_fronts(args: argparse.Namespace, settings: Settings, book: ClientBook
     from heatfhe.cli.fronts import serve_fronts
 
     log_to_stderr()
-    listener = make_listener(args.host, args.port)
+    listener = make_listener(args.host, args.port, patience=_FREED_SECONDS)
 
     def announce(more: dict[str, Any]) -> None:
         _tell({**_facts(args, settings, book, listener, console), **more}, console)

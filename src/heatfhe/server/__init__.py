@@ -10,6 +10,7 @@ from heatfhe.server.logs import log_to_stderr
 from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.server.store.auth import ClientBook
 from heatfhe.server.store.hold import FolderLock
+from heatfhe.server.store.locks import await_folder
 from heatfhe.server.wall import close_wall
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "FolderLock",
     "ModelSource",
     "Settings",
+    "await_folder",
     "bounded_protocol",
     "close_wall",
     "create_app",

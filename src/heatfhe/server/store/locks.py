@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock for every client that several processes share: files beside the clients' folders, locked by the system.
+"""Locks between processes: one for every client, files beside the clients' folders; and patience for the folder's own.
 
 A process that is killed gives its locks back. The files stay, empty.
 """
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import threading
+import time
 from pathlib import Path
 from typing import BinaryIO
+
+from heatfhe.errors import ConfigError
+from heatfhe.server.store.hold import FolderLock
 
 LOCKS = "locks"
 
@@ -59,3 +63,15 @@ class SharedLocks:
         """The lock of a client."""
         with self._guard:
             return self._locks.setdefault(client, SharedLock(self._folder / client))
+
+
+def await_folder(folder: Path, seconds: float) -> FolderLock:
+    """The right to serve a folder, as soon as a process that is about to end gives it back."""
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            return FolderLock(folder)
+        except ConfigError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.1)

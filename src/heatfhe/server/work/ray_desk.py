@@ -40,10 +40,9 @@ from heatfhe.server.logs import log_to_stderr
 from heatfhe.server.metrics import Grown, Metrics
 from heatfhe.server.service import Service
 from heatfhe.server.settings import Settings
-from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.store.jobs import Job
 from heatfhe.server.store.keys import KeySetStatus, KeyStore
-from heatfhe.server.store.locks import SharedLocks
+from heatfhe.server.store.locks import SharedLocks, await_folder
 from heatfhe.server.store.quota import Quota
 from heatfhe.server.store.sessions import Session
 from heatfhe.server.store.shelf import absolute
@@ -56,6 +55,7 @@ logger = logging.getLogger(__name__)
 NAMESPACE = "heatfhe"
 _LISTENERS, _CALLS = 8192, 1024  # at once in the actor: waiting for events, and asking anything else
 _LOCK_SECONDS = 60.0  # how long a new desk waits for the folder of one whose process has not ended yet
+_NAME_SECONDS = 20.0  # how long whoever starts a desk waits for the name of one that was killed
 _UPLOAD_SLACK = 60.0  # after the time that a body has; a front that was killed holds no room for longer
 _REPORT_SECONDS = 1.0
 _OWN = ("count", "hold", "let_go", "output", "room", "submit")  # what a desk in the same process is not asked
@@ -81,8 +81,8 @@ class _Desk:
     def _start(self, again: bool) -> None:
         """Take the folder and begin. A failure is for whoever started the desk; after a restart Ray tries once more."""
         try:
-            settings, ends = self._settings, time.monotonic() + _LOCK_SECONDS
-            lock = _take(settings.folder, ends)
+            settings = self._settings
+            lock = await_folder(settings.folder, _LOCK_SECONDS)
             service = Service(settings, load_models(settings), lock=lock)
             service.start()
             holds = Holds(service, seconds=settings.body_seconds + _UPLOAD_SLACK)
@@ -302,16 +302,26 @@ class OwnedDesk:
             max_concurrency=_CALLS,
             scheduling_strategy=where,
         )
-        try:
-            self._actor = kind.remote(json.dumps(plain(settings)))
-        except ValueError as err:
-            self._cluster.close()
-            raise ConfigError(f"{settings.folder}: a desk of this cluster serves this folder; stop it first") from err
+        self._actor = self._start(kind, settings)
         facts = self.facts()
         if "error" in facts:
             ray.kill(self._actor)
             self._cluster.close()
             raise ConfigError(facts["error"])
+
+    def _start(self, kind: Any, settings: Settings) -> Any:
+        """The actor. Ray may take a moment to forget that of a process which was killed."""
+        ends = time.monotonic() + _NAME_SECONDS
+        while True:
+            try:
+                return kind.remote(json.dumps(plain(settings)))
+            except ValueError as err:
+                if time.monotonic() > ends:
+                    self._cluster.close()
+                    raise ConfigError(
+                        f"{settings.folder}: a desk of this cluster serves this folder; stop its server first"
+                    ) from err
+                time.sleep(0.2)
 
     def facts(self) -> dict[str, str]:
         """Where the desk is now; waits while Ray starts it again."""
@@ -340,14 +350,3 @@ class OwnedDesk:
 def desk_name(folder: Path) -> str:
     """The actor's name: one desk for a folder."""
     return f"desk-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
-
-
-def _take(folder: Path, ends: float) -> FolderLock:
-    """The folder's lock, as soon as a former desk that is about to end gives it back."""
-    while True:
-        try:
-            return FolderLock(folder)
-        except ConfigError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(0.1)
