@@ -56,7 +56,7 @@ NAMESPACE = "heatfhe"
 _LISTENERS, _CALLS = 8192, 1024  # at once in the actor: waiting for events, and asking anything else
 _LOCK_SECONDS = 60.0  # how long a new desk waits for the folder of one whose process has not ended yet
 _NAME_SECONDS = 20.0  # how long whoever starts a desk waits for the name of one that was killed
-_UPLOAD_SLACK = 60.0  # after the time that a body has; a front that was killed holds no room for longer
+_UPLOAD_EXTRA = 60.0  # after the time that a body has; a front that was killed holds no room for longer
 _REPORT_SECONDS = 1.0
 _OWN = ("count", "hold", "let_go", "output", "room", "submit")  # what a desk in the same process is not asked
 
@@ -85,7 +85,7 @@ class _Desk:
             lock = await_folder(settings.folder, _LOCK_SECONDS)
             service = Service(settings, load_models(settings), lock=lock)
             service.start()
-            holds = Holds(service, seconds=settings.body_seconds + _UPLOAD_SLACK)
+            holds = Holds(service, seconds=settings.body_seconds + _UPLOAD_EXTRA)
             self._parts.set_result(_Parts(service, HereDesk(service, source=secrets.token_hex(8)), holds))
         except Exception as err:
             log_fault(logger, "the desk did not start", err)
