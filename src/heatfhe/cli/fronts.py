@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from heatfhe.server import Settings, start_desk
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS, _END_SECONDS = 0.5, 15.0
+_LEAST_LIFE = 5.0  # seconds between two starts of one front: whatever ends it must not take a core for itself
 
 
 class Fronts:
@@ -31,6 +33,7 @@ class Fronts:
         self._told = json.dumps({**told, "address": address, "listener": listener.fileno()})
         self._listener = listener
         self._running = [self._start() for _ in range(settings.fronts)]
+        self._began = [time.monotonic()] * settings.fronts
 
     @property
     def pids(self) -> list[int]:
@@ -47,9 +50,10 @@ class Fronts:
     def look(self) -> None:
         """Start those again that have ended."""
         for number, front in enumerate(self._running):
-            if (code := front.poll()) is not None:
+            code, now = front.poll(), time.monotonic()
+            if code is not None and now - self._began[number] >= _LEAST_LIFE:
                 logger.warning("a front ended and is started again code=%d", code)
-                self._running[number] = self._start()
+                self._running[number], self._began[number] = self._start(), now
 
     def close(self) -> None:
         """End all: their inputs end, and whoever does not follow is terminated."""
