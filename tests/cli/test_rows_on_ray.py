@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 pytest.importorskip("torch", reason="heat compare trains")
 
 from heatfhe.cli import main
+from heatfhe.cli.comparison import Comparison, _kept
+from heatfhe.training import recipe
 from tests.cli.test_train import answer
 from tests.cli.test_train import model as model
 
@@ -80,6 +83,16 @@ def test_two_workers_make_the_rows_of_one_process(
         main([*arguments, "-o", str(tmp_path / "there"), "--ray", "local"]) == 0
     )  # all is there: nothing is made again
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "there").rglob("circuit/*")} == before
+
+
+def test_what_a_process_has_loaded_serves_its_next_row() -> None:
+    """Tasks bring equal copies; another folder is another comparison."""
+    first, equal = (Comparison(model="m", out=Path("out"), base=recipe("tiny")) for _ in range(2))
+    assert first is not equal
+    assert _kept(first) is first
+    assert _kept(equal) is first
+    other = replace(first, out=Path("elsewhere"))
+    assert _kept(other) is other
 
 
 def test_a_cluster_counts_its_own_processes(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -228,4 +228,4 @@ def test_whichever_process_is_killed_nothing_is_lost_and_nothing_doubled(
             assert actors("_Desk") != [server.facts["desk"]]
     finally:
         server.stop()
-    assert actors("_Desk") == actors("_Place") == []
+    wait_for(lambda: actors("_Desk") == actors("_Place") == [], seconds=60)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +76,14 @@ class Job:
 
 def _make_row(work: Comparison, jobs: Sequence[Job], number: int) -> int:
     """One row, in a process of a cluster: it stays in the run folder."""
-    work.do(jobs[number])
+    _kept(work).do(jobs[number])
     return number
+
+
+@lru_cache(maxsize=1)
+def _kept(work: Comparison) -> Comparison:
+    """The first of its equals in this process: what it has loaded and observed serves the process's next row too."""
+    return work
 
 
 def _placed(name: str) -> str:
