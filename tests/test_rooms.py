@@ -67,7 +67,7 @@ ONLY_IN = {
     "lm_eval": ("evaluation/tasks", "cli/lm_eval"),
     "pymoo": ("search/nsga",),
     "scipy": (),
-    "ray": ("server/work/ray_seat.py", "evaluation/ray_tasks.py"),
+    "ray": ("server/work/ray_seat.py", "server/work/ray_desk.py", "evaluation/ray_tasks.py"),
 }
 
 

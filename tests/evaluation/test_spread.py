@@ -61,6 +61,12 @@ def dies_once(folder: str, number: int) -> int:
     return 10 * number
 
 
+def needs_others(folder: str, number: int) -> int:
+    """A task that leaves a file, and counts those it finds."""
+    Path(folder, f"did-{number}").touch()
+    return len(list(Path(folder).glob("did-*")))
+
+
 @pytest.mark.slow
 def test_two_workers_give_the_logits_and_the_fidelity_of_a_local_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -86,6 +92,12 @@ def test_two_workers_give_the_logits_and_the_fidelity_of_a_local_run(
         assert (tmp_path / "tried-2").exists()
         with pytest.raises(ConfigError, match="nine is refused"):
             spread(partial(dies_once, str(tmp_path)), [1, 9], ray="local")
+        last, *_ = spread(partial(needs_others, str(tmp_path)), [0, 1, 2, 3], ray="local", after={0: [2, 3], 2: [1]})
+        assert last == 4  # it is given first and does its work last
+        with pytest.raises(ConfigError, match=r"not among them: \[7\]"):
+            spread(abs, [0, 1], ray="local", after={0: [7]})
+        with pytest.raises(ConfigError, match=r"wait for each other: \[0, 1\]"):
+            spread(abs, [0, 1, 2], ray="local", after={0: [1], 1: [0]})
     finally:
         ray.shutdown()
     assert len(logits(tmp_path / "here")) == 5

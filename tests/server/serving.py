@@ -300,7 +300,8 @@ class ServerProcess:
         line = process.stdout.readline()
         if not line:
             raise AssertionError(f"the server did not start, exit code {process.wait()}; see {log.name}")
-        self.url = json.loads(line)["url"]
+        self.facts = json.loads(line)
+        self.url = self.facts["url"]
         self.port = int(self.url.rsplit(":", 1)[1])
         threading.Thread(target=process.stdout.read, daemon=True).start()
         return process

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import add_model, text_folder
+from heatfhe.cli.model_source import add_model, add_spread_arguments, check_spread, text_folder
 from heatfhe.errors import ConfigError
 from heatfhe.files import atomic_write, write_json
 
@@ -25,6 +25,7 @@ EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --presets heat,heat:relaxed,control --seeds 0,1,2 --params insecure-native-12
   heat compare default -o out/compare --presets heat,squeezed,transplant
   heat compare default -o out/compare --seeds 0,1,2 --processes 16
+  heat compare default -o /mnt/shared/compare --seeds 0,1,2 --ray auto
 """
 SIGMA = 1.7e-4
 PRESETS = "heat,heat:relaxed,plan-aware,squeezed,depth-only,fixed-counts,transplant,control,control-distilled"
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--params",
         help="parameter sets, with commas: noise enters at the bootstraps of each one's plan (default: at every site)",
     )
-    parser.add_argument("--processes", type=int, default=1, help="rows made at a time, each on one thread (default 1)")
+    add_spread_arguments(parser, "rows")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -79,8 +80,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for name in params:
         if name is not None:
             parameter_set(name)
-    if args.processes < 1:
-        raise ConfigError(f"--processes takes a number of at least 1, got {args.processes}")
+    check_spread(args)
     text_folder(args.model)
     named = args.recipe or ("default-model" if args.model == "default" else "gpt2-small")
 
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         facts = f"{first.total} iterations, perplexity {first.perplexity:.3f}, {first.noisy_perplexity:.3f} under noise"
         console.print(f"{job.name}: {facts}, {first.seconds:.0f} s of training")
 
-    rows = work.run(jobs, processes=args.processes, done=done, reporter=console.reporter)
+    rows = work.run(jobs, processes=args.processes, ray=args.ray, done=done, reporter=console.reporter)
     for name in params:
         console.print(f"noise {args.sigma:g} at {'every site' if name is None else f'every bootstrap of {name}'}")
         console.table(COMPARISON_HEADERS, [comparison_row(row) for row in rows if row.params == name])

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from heatfhe.circuit import Circuit
 from heatfhe.cli.model_source import NOISE_SET, carried_in, load_text, model_folder, prices_in
 from heatfhe.errors import ConfigError
-from heatfhe.evaluation import ComparisonRow, compare_circuit, plaintext_row
+from heatfhe.evaluation import ComparisonRow, compare_circuit, plaintext_row, spread
 from heatfhe.files import json_digest, read_json, write_json
 from heatfhe.models import encoder
 from heatfhe.planning import preset as parameter_set
@@ -72,6 +72,23 @@ class Job:
             return 0
         phases = self.recipe.phases.values()
         return sum(p.updates * p.tokens_per_update * (2 if p.halting == "soft" else 1) for p in phases)
+
+
+def _make_row(work: Comparison, jobs: Sequence[Job], number: int) -> int:
+    """One row, in a process of a cluster: it stays in the run folder."""
+    _kept(work).do(jobs[number])
+    return number
+
+
+@lru_cache(maxsize=1)
+def _kept(work: Comparison) -> Comparison:
+    """The first of its equals in this process: what it has loaded and observed serves the process's next row too."""
+    return work
+
+
+def _placed(name: str) -> str:
+    """A path that does not depend on where it is read; names of what is shipped stay as they are."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def _folder(name: str) -> str:
@@ -164,11 +181,14 @@ class Comparison:
     stressed: int = STRESSED
 
     def run(
-        self, jobs: Sequence[Job], *, processes: int = 1, done: Done, reporter: Reporter = SILENT
+        self, jobs: Sequence[Job], *, processes: int = 1, ray: str = "", done: Done, reporter: Reporter = SILENT
     ) -> list[ComparisonRow]:
-        """Do every job that is not done yet; rows in the jobs' order. With processes, each has one thread."""
+        """Do every job that is not done yet; rows in the jobs' order. With processes, each has one thread; with
+        ``ray``, a cluster's address, so has every task there. What those leave in the folder is read here."""
         found: dict[str, list[ComparisonRow]] = {}
-        for job, rows in self._alone(jobs, reporter) if processes == 1 else self._together(jobs, processes):
+        if ray:
+            self._spread(jobs, ray, reporter)
+        for job, rows in self._together(jobs, processes) if processes > 1 else self._alone(jobs, reporter):
             found[job.name] = rows
             done(job, rows)
         return [row for job in jobs for row in found[job.name]]
@@ -176,6 +196,17 @@ class Comparison:
     def _alone(self, jobs: Sequence[Job], reporter: Reporter) -> Iterator[tuple[Job, list[ComparisonRow]]]:
         for job in sorted(jobs, key=lambda job: bool(job.after)):
             yield job, self.do(job, reporter)
+
+    def _spread(self, jobs: Sequence[Job], address: str, reporter: Reporter) -> None:
+        """Make and measure on a cluster every circuit that the folder lacks, the longest first. All machines see the
+        folder, the model and the text."""
+        made = sorted((job for job in jobs if job.kind != "plaintext"), key=lambda job: -job.cost)
+        numbers = {job.name: number for number, job in enumerate(made)}
+        after = {numbers[job.name]: [numbers[name] for name in job.after] for job in made}
+        text = None if self.text is None else _placed(self.text)
+        work = replace(self, out=self.out.resolve(), model=_placed(self.model), text=text)
+        task = partial(_make_row, work, tuple(made))
+        spread(task, range(len(made)), ray=address, name="rows", after=after, reporter=reporter)
 
     def _together(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[ComparisonRow]]]:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -140,6 +140,26 @@ def load_text(text: str | None, model: str, encode: Any, context: int, end: int)
     return pack(sampled_stories(), encode, context, end, name="the embedded stories")
 
 
+def add_spread_arguments(parser: argparse.ArgumentParser, things: str) -> None:
+    """How many at a time, and where."""
+    parser.add_argument(
+        "--processes", type=int, default=1, help=f"{things} made at a time, one thread each (default 1)"
+    )
+    parser.add_argument(
+        "--ray", default="", metavar="ADDRESS",
+        help=f"make {things} on this Ray cluster (HOST:PORT, auto, or local), a core each; all its machines see "
+        "the model, the text and the run folder",
+    )  # fmt: skip
+
+
+def check_spread(args: argparse.Namespace) -> None:
+    """Refuse what add_spread_arguments cannot mean."""
+    if args.processes < 1:
+        raise ConfigError(f"--processes takes a number of at least 1, got {args.processes}")
+    if args.ray and args.processes > 1:
+        raise ConfigError("--processes counts those of this machine; with --ray the cluster's cores say how many")
+
+
 def add_precision_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
     """--precision, where a circuit is planned."""
     parser.add_argument(

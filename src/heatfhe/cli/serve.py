@@ -5,21 +5,30 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import socket
 import ssl
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
+from heatfhe.cli.listen import Surface, make_listener, make_server
 from heatfhe.cli.model_source import add_precision_argument
 from heatfhe.errors import ConfigError
 from heatfhe.files import atomic_write
-from heatfhe.server import ClientBook, FolderLock, ModelSource, Settings, close_wall, create_app, self_signed
+from heatfhe.server import (
+    ClientBook,
+    FolderLock,
+    ModelSource,
+    Settings,
+    await_folder,
+    close_wall,
+    create_app,
+    log_to_stderr,
+    self_signed,
+)
 
 HELP = "Serve a Circuit to clients whose data it must not see."
 EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --folder served --add-client alice
@@ -28,7 +37,9 @@ EXAMPLES = """  heat serve default --params insecure-native-12 --insecure --fold
   heat serve --folder served --self-signed fhe.lan --add-client alice --hand-out for-alice
   heat serve my-circuit --plan my.plan --folder served --host 0.0.0.0 --self-signed fhe.lan
   heat serve my-circuit --params native-16-r40 --folder /mnt/served --device cuda --ray auto --seats 2:8
+  heat serve my-circuit --params native-16-r40 --folder /mnt/served --device cuda --ray auto --seats 2:8 --fronts 4
 """
+_FREED_SECONDS = 10.0  # after a kill, the desk and the fronts of that server end by themselves, but not at once
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -72,6 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seats", type=_seats, default=(1, 1), metavar="MIN[:MAX]", help="jobs at once on the Ray cluster (default: 1)"
     )
+    parser.add_argument(
+        "--fronts", type=int, default=0, metavar="N",
+        help="with --ray: processes that answer HTTP, around one desk on the cluster (default: all in one process)",
+    )  # fmt: skip
     parser.add_argument("--seat-cpus", type=int, default=1, metavar="N", help="cores of a seat without a GPU")
     parser.add_argument("--seat-wait", type=float, default=10.0, metavar="S", help="a wait that adds a seat")
     parser.add_argument("--seat-idle", type=float, default=300.0, metavar="S", help="an idle time that ends a seat")
@@ -112,9 +127,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.warn(
             "whoever reaches a port of this Ray cluster can run code on it; set RAY_AUTH_MODE=token (docs/security.md)"
         )
-    with FolderLock(args.folder) as lock:  # before anything is changed: a server may be running here
+    patience = _FREED_SECONDS if args.fronts else 0.0
+    with await_folder(args.folder, patience) as lock:  # before anything is changed: a server may be running here
         settings = _settings(args, console)
-        return _serve(args, settings, book, lock, console)
+        if not settings.fronts:
+            return _serve(args, settings, book, lock, console)
+    return _serve_fronts(args, settings, book, console)  # its desk takes the lock
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -191,6 +209,7 @@ def _settings(args: argparse.Namespace, console: Console) -> Settings:
         ray=args.ray,
         seats=args.seats,
         seat_cpus=args.seat_cpus,
+        fronts=args.fronts,
         grow_seconds=args.seat_wait,
         idle_seconds=args.seat_idle,
     )
@@ -263,40 +282,17 @@ def _option(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def _surface(args: argparse.Namespace) -> Surface:
+    return Surface(certificate=args.tls_cert, key=args.tls_key, count_addresses=not args.plain_http)
+
+
 def _serve(args: argparse.Namespace, settings: Settings, book: ClientBook, lock: FolderLock, console: Console) -> int:
-    import uvicorn
-
-    from heatfhe.server import PER_ADDRESS, bounded_protocol
-
-    tls = bool(args.tls_cert and args.tls_key)
-    _log_to_stderr()
+    """Everything in this process."""
+    log_to_stderr()
     app = create_app(settings, lock=lock)
-    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((args.host, args.port))
-    except OSError as err:
-        raise ConfigError(f"{args.host}:{args.port} cannot be used ({err.strerror}); choose another --port") from err
-    token = book.add(args.with_client) if args.with_client else None  # an old token ends only when this can serve
-    if not book.clients():
-        console.warn("no client is registered yet; add one with: heat serve --folder FOLDER --add-client NAME")
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        ws="none",
-        http=bounded_protocol(head_seconds=20.0, per_address=None if args.plain_http else PER_ADDRESS),
-        limit_concurrency=2048,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=5,
-        ssl_certfile=args.tls_cert if tls else None,
-        ssl_keyfile=args.tls_key if tls else None,
-    )
-    server = uvicorn.Server(config)
-    url = f"{'https' if tls else 'http'}://{args.host}:{listener.getsockname()[1]}"
-    facts = {"url": url, "models": [m.name for m in settings.models], **({"token": token} if token else {})}
+    listener = make_listener(args.host, args.port)
+    facts = _facts(args, settings, book, listener, console)
+    server = make_server(app, _surface(args))
     threading.Thread(target=_announce, args=(server, facts, console), daemon=True).start()
     if args.ends_with is not None:
         threading.Thread(target=_end_with, args=(server, args.ends_with), daemon=True).start()
@@ -304,6 +300,31 @@ def _serve(args: argparse.Namespace, settings: Settings, book: ClientBook, lock:
     if not server.started:
         raise ConfigError("the server did not start; its log says why")
     return 0
+
+
+def _serve_fronts(args: argparse.Namespace, settings: Settings, book: ClientBook, console: Console) -> int:
+    """HTTP processes here, the desk on Ray."""
+    from heatfhe.cli.fronts import serve_fronts
+
+    log_to_stderr()
+    listener = make_listener(args.host, args.port, patience=_FREED_SECONDS)
+
+    def announce(more: dict[str, Any]) -> None:
+        _tell({**_facts(args, settings, book, listener, console), **more}, console)
+
+    serve_fronts(settings, _surface(args), listener, announce=announce, ends_with=args.ends_with)
+    return 0
+
+
+def _facts(
+    args: argparse.Namespace, settings: Settings, book: ClientBook, listener: socket.socket, console: Console
+) -> dict[str, Any]:
+    """What is announced once the server answers."""
+    token = book.add(args.with_client) if args.with_client else None  # an old token ends only when this can serve
+    if not book.clients():
+        console.warn("no client is registered yet; add one with: heat serve --folder FOLDER --add-client NAME")
+    url = f"{_surface(args).scheme}://{args.host}:{listener.getsockname()[1]}"
+    return {"url": url, "models": [m.name for m in settings.models], **({"token": token} if token else {})}
 
 
 def _end_with(server: Any, parent: int) -> None:
@@ -316,28 +337,15 @@ def _announce(server: Any, facts: dict[str, Any], console: Console) -> None:
     while not server.started and not server.should_exit:
         time.sleep(0.02)
     if server.started:
-        console.print(f"serving {', '.join(facts['models'])} at {facts['url']}  (stop with Ctrl-C; sessions are kept)")
-        if "token" in facts:
-            console.print(f"token: {facts['token']}")
-        if console.as_json:
-            print(json.dumps(facts), flush=True)
+        _tell(facts, console)
 
 
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
-    root = logging.getLogger("heatfhe")
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-
-
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        row = {"time": round(record.created, 3), "level": record.levelname, "from": record.name}
-        row["said"] = record.getMessage()
-        if record.exc_info and record.exc_info[0]:
-            row["error"] = self.formatException(record.exc_info)
-        return json.dumps(row)
+def _tell(facts: dict[str, Any], console: Console) -> None:
+    console.print(f"serving {', '.join(facts['models'])} at {facts['url']}  (stop with Ctrl-C; sessions are kept)")
+    if "token" in facts:
+        console.print(f"token: {facts['token']}")
+    if console.as_json:
+        print(json.dumps(facts), flush=True)
 
 
 def _memory() -> float:

@@ -9,8 +9,7 @@ from typing import Any
 
 from heatfhe.cli.console import Console, format_table
 from heatfhe.cli.figures import canvas, drawing
-from heatfhe.cli.model_source import add_model, model_folder
-from heatfhe.errors import ConfigError
+from heatfhe.cli.model_source import add_model, add_spread_arguments, check_spread, model_folder
 from heatfhe.files import atomic_write, write_json
 
 HELP = """Train a model at several values of a recipe's fields, and with several seeds; one table and two figures.
@@ -22,6 +21,7 @@ iterations and perplexity over the first field, seeds.png the course of the runs
 field of a phase is written with the phase: heat.lambda_iter."""
 EXAMPLES = """  heat sweep default -o out/sweep --vary heat.lambda_iter=0.1,0.2,0.4 --vary prior_end=0.8,0.9,0.95
   heat sweep default -o out/seeds --seeds 0,1,2,3 --processes 4
+  heat sweep default -o /mnt/shared/seeds --seeds 0,1,2,3 --ray auto
   heat sweep my-gpt2 --text corpus.txt -o out/sweep --vary gap=100,150 --vary heat.lr=5e-5,1e-4 --cross
 """
 SIGMA = 1.7e-4
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--windows", type=int, default=32, help="held-out windows measured (default 32)")
     parser.add_argument("--sigma", type=float, default=SIGMA, help=f"refresh noise (default {SIGMA:g}, the paper's)")
     parser.add_argument("--share", type=float, default=1.0, help="shorten every phase to this share, for trials")
-    parser.add_argument("--processes", type=int, default=1, help="points made at a time, one thread each (default 1)")
+    add_spread_arguments(parser, "points")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -58,8 +58,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from heatfhe.evaluation import ComparisonRow
     from heatfhe.training import ablation, read_log, recipe
 
-    if args.processes < 1:
-        raise ConfigError(f"--processes takes a number of at least 1, got {args.processes}")
+    check_spread(args)
     model_folder(args.model)
     named = args.recipe or ("default-model" if args.model == "default" else "gpt2-small")
     base = ablation(args.preset, recipe(named, args.solver).scaled(args.share))
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     def done(job: Job, rows: list[ComparisonRow]) -> None:
         console.print(f"{job.name}: {rows[0].total} iterations, perplexity {rows[0].perplexity:.3f}")
 
-    rows = work.run(jobs, processes=args.processes, done=done, reporter=console.reporter)
+    rows = work.run(jobs, processes=args.processes, ray=args.ray, done=done, reporter=console.reporter)
     results = []
     for point, job, row in zip(points, jobs, rows):
         lines = [line for line in read_log(args.out / job.folder) if line["kind"] == "validation"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -26,18 +26,27 @@ def run_all(
     cpus: int,
     gpus: int,
     name: str,
+    after: Mapping[int, Sequence[int]],
     reporter: Reporter,
 ) -> list[int]:
-    """Results in the order of the numbers."""
+    """Results in the order of the numbers; one that waits for others begins when they have ended."""
+    blocked = {number: set(after.get(number, ())) for number in numbers}
+    if unknown := {need for needs in blocked.values() for need in needs} - set(blocked):
+        raise ConfigError(f"tasks wait for numbers that are not among them: {sorted(unknown)}")
     ours = not ray.is_initialized()
     if ours:
         _connect(address, cpus)
     found: dict[int, int] = {}
     try:
         remote = ray.remote(_call).options(num_cpus=cpus, num_gpus=gpus, max_retries=_TRIES_AGAIN)
-        waiting: dict[Any, int] = {remote.remote(task, number): number for number in numbers}
-        reporter.start(name, len(waiting))
-        while waiting:
+        waiting: dict[Any, int] = {}
+        reporter.start(name, len(numbers))
+        while waiting or blocked:
+            for number in [number for number, needs in blocked.items() if needs <= found.keys()]:
+                del blocked[number]
+                waiting[remote.remote(task, number)] = number
+            if not waiting:
+                raise ConfigError(f"tasks wait for each other: {sorted(blocked)}")
             (ended, *_), _ = ray.wait(list(waiting), num_returns=1)
             number = waiting.pop(ended)
             found[number] = _result(ended, number)

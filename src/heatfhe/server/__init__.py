@@ -6,14 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heatfhe.server.certificate import self_signed
+from heatfhe.server.logs import log_to_stderr
 from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.server.store.auth import ClientBook
 from heatfhe.server.store.hold import FolderLock
+from heatfhe.server.store.locks import await_folder
 from heatfhe.server.wall import close_wall
 
 if TYPE_CHECKING:
-    from heatfhe.server.http.app import create_app
+    from heatfhe.server.http.app import create_app, create_front
     from heatfhe.server.http.protocol import PER_ADDRESS, bounded_protocol
+    from heatfhe.server.work.crew import start_desk
 else:
     from heatfhe.doors import lazy_names
 
@@ -24,6 +27,8 @@ else:
             "PER_ADDRESS": "http.protocol.PER_ADDRESS",
             "bounded_protocol": "http.protocol.bounded_protocol",
             "create_app": "http.app.create_app",
+            "create_front": "http.app.create_front",
+            "start_desk": "work.crew.start_desk",
         },
     )
 
@@ -33,8 +38,12 @@ __all__ = [
     "FolderLock",
     "ModelSource",
     "Settings",
+    "await_folder",
     "bounded_protocol",
     "close_wall",
     "create_app",
+    "create_front",
+    "log_to_stderr",
     "self_signed",
+    "start_desk",
 ]

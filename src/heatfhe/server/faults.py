@@ -11,6 +11,9 @@ import logging
 import traceback
 from pathlib import Path
 
+from heatfhe.errors import WireError
+from heatfhe.wire import Refusal, TooLargeError
+
 _DEEPEST, _LONGEST_CHAIN = 12, 5
 
 
@@ -34,3 +37,10 @@ def describe_fault(err: BaseException) -> str:
 def log_fault(logger: logging.Logger, what: str, err: BaseException) -> None:
     """One line at level ERROR about an unexpected error."""
     logger.error("%s: %s", what, describe_fault(err))
+
+
+def as_refusal(err: WireError) -> Refusal:
+    """What a message that cannot be read is answered with."""
+    if isinstance(err, Refusal):
+        return err
+    return Refusal("too_large" if isinstance(err, TooLargeError) else "bad_message", str(err), "")

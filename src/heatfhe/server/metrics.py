@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+Grown = tuple[str, tuple[tuple[str, str], ...], float]  # a counter's name, its labels, by how much
 BUCKETS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0)
 
 
@@ -37,6 +38,18 @@ class Metrics:
         key = (name, tuple(sorted(labels.items())))
         with self._lock:
             self._values[key] = self._values.get(key, 0.0) + by
+
+    def take(self) -> list[Grown]:
+        """How much every counter has grown since this was last called; it begins again at nothing."""
+        with self._lock:
+            grown = [(name, labels, value) for (name, labels), value in self._values.items()]
+            self._values.clear()
+        return grown
+
+    def add(self, grown: Iterable[Grown]) -> None:
+        """Raise counters by what another process has taken from its own."""
+        for name, labels, by in grown:
+            self.count(name, by, **dict(labels))
 
     def gauge(self, name: str, value: float) -> None:
         """Set a gauge."""

@@ -9,14 +9,13 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from heatfhe.planning import ProgramName
+from heatfhe.server.catalogue import Catalogue
 from heatfhe.server.faults import log_fault
 from heatfhe.server.http.limits import RateLimiter
 from heatfhe.server.metrics import Metrics
-from heatfhe.server.models import ServedModel, admit
+from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import Settings
 from heatfhe.server.store.auth import ClientBook
 from heatfhe.server.store.clock import SteadyClock
@@ -24,6 +23,7 @@ from heatfhe.server.store.disk import disk_errors
 from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.store.jobs import ACTIVE, Job, JobStore
 from heatfhe.server.store.keys import KeySetStatus, KeyStore
+from heatfhe.server.store.locks import SharedLocks
 from heatfhe.server.store.quota import INCOMING, Quota
 from heatfhe.server.store.sessions import Session, SessionStore
 from heatfhe.server.store.shelf import absolute, shelve, store_mark
@@ -35,7 +35,7 @@ from heatfhe.server.work.perform import units
 from heatfhe.server.work.pool import Device
 from heatfhe.server.work.queue import FairQueue
 from heatfhe.server.work.seats import Key, Seat
-from heatfhe.wire import JobHead, KeyManifest, Limits, Refusal, job_limits
+from heatfhe.wire import JobHead, KeyManifest, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,8 @@ class Service:
         self, settings: Settings, models: Mapping[str, ServedModel], *, lock: FolderLock | None = None
     ) -> None:
         """Changes nothing in the folder; ``start`` takes its lock, unless the caller has taken it, and may then."""
-        for model in models.values():
-            admit(model, settings)
-        self.settings, self.models = settings, dict(models)
+        self.catalogue = Catalogue(settings, models)
+        self.settings, self.models = settings, self.catalogue.models
         self._sources = {model.config.config_id: absolute(model.source) for model in models.values()}
         self.home = settings.folder / "clients"
         self.home.mkdir(parents=True, exist_ok=True)
@@ -57,7 +56,8 @@ class Service:
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes)
-        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client)
+        locks = SharedLocks(settings.folder) if settings.fronts else None  # fronts add to keys beside this process
+        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client, locks=locks)
         self.sessions = SessionStore(self.home, most=settings.sessions_per_client)
         self.events, self.metrics = EventHub(), Metrics()
         self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now)
@@ -130,30 +130,11 @@ class Service:
         if self._lock is not None:
             self._lock.close()
 
-    # -- models --------------------------------------------------------------------------------------------------------
-
-    def model(self, name: str) -> ServedModel:
-        """A model by name."""
-        if name not in self.models:
-            raise Refusal("not_found", "this server has no such model", "see GET /v1/models")
-        return self.models[name]
-
-    def by_config(self, config_id: str) -> ServedModel:
-        """The model with a configuration; 410 when it is no longer served."""
-        for model in self.models.values():
-            if model.config.config_id == config_id:
-                return model
-        raise Refusal(
-            "stale_config",
-            "this configuration is not served any more",
-            "fetch the model's configuration again and make keys for it",
-        )
-
     # -- keys ----------------------------------------------------------------------------------------------------------
 
     def register_keys(self, client: str, manifest: KeyManifest) -> KeySetStatus:
         """Announce a key set."""
-        self.by_config(manifest.config_id)
+        self.catalogue.by_config(manifest.config_id)
         return self.keys.register(client, manifest, now=self.clock.now())
 
     def delete_keys(self, client: str, key_set: str) -> None:
@@ -168,7 +149,7 @@ class Service:
 
     def open_session(self, client: str, config_id: str, key_set: str, *, idempotency: str = "") -> tuple[Session, bool]:
         """A session for a complete key set of its configuration; False when this idempotency key already opened it."""
-        model = self.by_config(config_id)
+        model = self.catalogue.by_config(config_id)
         status = self.keys.status(client, key_set)
         if status.config_id != config_id:
             raise Refusal("key_mismatch", "the key set was made for another configuration", "make keys for this one")
@@ -206,12 +187,6 @@ class Service:
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def limits(self, model: ServedModel) -> Limits:
-        """How large a job for a model may be."""
-        found = job_limits(model.config.params, context=model.config.context, parts=model.parts)
-        most = min(found.total_bytes, self.settings.request_bytes)
-        return replace(found, block_bytes=min(found.block_bytes, most), total_bytes=most)
-
     @contextmanager
     def incoming(self, client: str, size: int) -> Iterator[Path]:
         """Where an upload of a job may be written, once there is room and quota for it; what is left there goes."""
@@ -228,35 +203,7 @@ class Service:
     def check_job(self, client: str, session: str, head: JobHead) -> tuple[ServedModel, Session]:
         """Refuse a job from its header alone, before a ciphertext is read."""
         record = self.sessions.get(client, session)
-        model = self.by_config(record.config_id)
-        if head.config_id != record.config_id:
-            self.by_config(head.config_id)
-            raise Refusal("conflict", "the session was opened for another configuration", "open a session for this one")
-        if head.plan != model.config.plan:
-            raise Refusal("stale_config", "the job was made for another plan", "fetch the configuration again")
-        if head.key_set != record.key_set:
-            raise Refusal("key_mismatch", "the session uses another key set", "encrypt under the session's keys")
-        if head.program not in model.config.programs:
-            raise Refusal(
-                "bad_message",
-                f"this model's plan has no program {head.program!r}",
-                f"it has {', '.join(model.config.programs)}; the operator can plan with it",
-            )
-        if head.steps > self.settings.max_steps:
-            raise Refusal("too_large", f"{head.steps} steps exceed {self.settings.max_steps}", "ask for fewer steps")
-        if head.noise and head.parts != model.parts:
-            raise Refusal("bad_message", f"noise comes in {model.parts} parts at this plan", "see docs/formats.md")
-        if head.program == ProgramName.CLASSIFY and head.inputs != head.steps * model.image:
-            raise Refusal(
-                "bad_message",
-                f"{head.inputs} inputs for {head.steps} images: this plan takes {model.image} for each",
-                "see layout.image of the configuration",
-            )
-        most, blocks = model.prefill
-        if head.prefill and not (head.prefill[0] <= most and head.packed == blocks):
-            here = f"{most} tokens in {blocks} ciphertexts" if most else "no tokens"
-            raise Refusal("bad_message", f"this plan takes {here} at once", "see layout.prefill of the configuration")
-        return model, record
+        return self.catalogue.check_job(record, head), record
 
     def submit(
         self, client: str, session: str, head: JobHead, *, upload: Path, digest: str, idempotency: str
@@ -328,7 +275,7 @@ class Service:
 
     def _describe(self, job: Job) -> tuple[Key, Opening, Assignment]:
         session = self.sessions.get(job.client, job.session)
-        model = self.by_config(session.config_id)
+        model = self.catalogue.by_config(session.config_id)
         source = self._sources[session.config_id]
         opening = Opening(
             plan=source.plan,
@@ -338,7 +285,7 @@ class Service:
             client_folder=self._name(self.home / job.client),
             key_set=session.key_set,
             memory=self.settings.worker_bytes,
-            limits=self.limits(model),
+            limits=self.catalogue.limits(model),
         )
         order = Assignment(
             job=job.job,

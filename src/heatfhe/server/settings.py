@@ -11,7 +11,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.wire import is_name
 
 DAY = 86_400
-_MAY_BE_ZERO = ("worker_bytes", "reserve_bytes")
+_MAY_BE_ZERO = ("worker_bytes", "reserve_bytes", "fronts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ class Settings:
 
     With ``ray``, the address of a Ray cluster, jobs run on ``seats`` there, from the first number to the second. One is
     added when a job has waited for ``grow_seconds`` and goes after ``idle_seconds`` with nothing to do. A seat on a CPU
-    takes ``seat_cpus`` cores, one on a GPU takes the GPU.
+    takes ``seat_cpus`` cores, one on a GPU takes the GPU. With ``fronts`` so many processes answer HTTP, and the desk
+    is an actor of its own; with 0 both are this one process.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class Settings:
     ray: str = ""
     seats: tuple[int, int] = (1, 1)
     seat_cpus: int = 1
+    fronts: int = 0
     grow_seconds: float = 10.0
     idle_seconds: float = 300.0
     sessions_per_client: int = 32
@@ -96,6 +98,10 @@ class Settings:
         if self.seats != (1, 1) and not self.ray:
             raise ConfigError(
                 "--seats counts seats on a Ray cluster; give --ray, or --device once per seat of this machine"
+            )
+        if self.fronts < 0 or (self.fronts and not self.ray):
+            raise ConfigError(
+                f"--fronts {self.fronts}: HTTP processes share a desk on a Ray cluster; give --ray ADDRESS with them"
             )
         if self.ray and len(self.devices) != 1:
             raise ConfigError(f"every seat on Ray has the same device; name one, not {', '.join(self.devices)}")

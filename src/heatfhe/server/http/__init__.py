@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The surface: requests checked, bodies read within limits, the service called, answers given."""
+"""The surface: requests checked, bodies read within limits, the desk asked, answers given."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -18,15 +19,21 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from heatfhe.errors import HeatError, WireError
-from heatfhe.server.faults import log_fault
+from heatfhe.server.catalogue import Catalogue
+from heatfhe.server.desk import HereDesk
+from heatfhe.server.faults import as_refusal, log_fault
+from heatfhe.server.http.front import Front
 from heatfhe.server.http.middleware import INTERNAL, Guard
 from heatfhe.server.http.routes import make_router
+from heatfhe.server.metrics import Metrics
 from heatfhe.server.models import ServedModel
 from heatfhe.server.service import Service
 from heatfhe.server.settings import Settings
+from heatfhe.server.store.auth import ClientBook
 from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.wall import close_wall
-from heatfhe.wire import API_VERSIONS, STATUS, Refusal, TooLargeError
+from heatfhe.server.work.crew import reach_desk
+from heatfhe.wire import API_VERSIONS, STATUS, Refusal
 
 logger = logging.getLogger(__name__)
 _RATE_PAUSE = 0.25
@@ -37,17 +44,19 @@ def create_app(
 ) -> Any:
     """An ASGI application for these settings; ``models`` are loaded from them unless given.
 
-    It takes the folder's lock when it starts, unless the caller holds it already and hands it over.
+    Front and desk are this one process. It takes the folder's lock when it starts, unless the caller holds it already
+    and hands it over.
 
     Refuses to exist in a process that has secret-key code loaded, and blocks its import from then on.
     """
-    if not settings.joined:
-        close_wall()
-    if models is None:
-        from heatfhe.server.work.program import load_models
-
-        models = load_models(settings)
-    service = Service(settings, models, lock=lock)
+    service = Service(settings, _loaded(settings, models), lock=lock)
+    front = Front(
+        settings=settings,
+        catalogue=service.catalogue,
+        book=service.book,
+        desk=HereDesk(service),
+        metrics=service.metrics,
+    )
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
@@ -58,6 +67,47 @@ def create_app(
         finally:
             service.close()
 
+    app = _application(front, lifespan)
+    app.state.service = service
+    return app
+
+
+def create_front(settings: Settings, models: Mapping[str, ServedModel] | None = None, *, address: str = "") -> Any:
+    """The same application where the desk is an actor on the Ray cluster at an address: one of many, without state.
+
+    The desk of the settings' folder must have been started, with the same settings.
+    """
+    metrics, catalogue = Metrics(), Catalogue(settings, _loaded(settings, models))
+    desk = reach_desk(settings, metrics, address)
+    book = ClientBook(settings.folder / "clients.json")
+    front = Front(settings=settings, catalogue=catalogue, book=book, desk=desk, metrics=metrics)
+
+    @asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        sys.setswitchinterval(0.001)
+        reports = asyncio.create_task(desk.reporting())
+        try:
+            yield
+        finally:
+            reports.cancel()
+            with contextlib.suppress(Refusal):
+                await desk.report()
+
+    return _application(front, lifespan)
+
+
+def _loaded(settings: Settings, models: Mapping[str, ServedModel] | None) -> Mapping[str, ServedModel]:
+    """What is served, in a process that can hold no secret key."""
+    if not settings.joined:
+        close_wall()
+    if models is not None:
+        return models
+    from heatfhe.server.work.program import load_models
+
+    return load_models(settings)
+
+
+def _application(front: Front, lifespan: Any) -> Any:
     app = FastAPI(
         title="heatfhe server",
         version=str(max(API_VERSIONS)),
@@ -66,8 +116,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    app.state.service = service
-    router = make_router(service)
+    router = make_router(front)
     app.state.routes = router.routes
     app.include_router(router)
     for kind, handler in (
@@ -81,17 +130,17 @@ def create_app(
     ):
         app.add_exception_handler(kind, handler)
     _drop_422(app)
-    _enclose(app, service)
+    _enclose(app, front)
     return app
 
 
-def _enclose(app: Any, service: Service) -> None:
+def _enclose(app: Any, front: Front) -> None:
     """Put the guard around everything: Starlette's own answer to unexpected errors lies outside of added middleware."""
-    inner, settings = app.build_middleware_stack, service.settings
+    inner, settings = app.build_middleware_stack, front.settings
     most = max(settings.request_bytes, settings.chunk_bytes)
 
     def build() -> Guard:
-        return Guard(inner(), metrics=service.metrics, most_bytes=most, body_seconds=settings.body_seconds)
+        return Guard(inner(), metrics=front.metrics, most_bytes=most, body_seconds=settings.body_seconds)
 
     app.build_middleware_stack = build
 
@@ -111,8 +160,8 @@ async def _refusal(_request: Request, err: Exception) -> Any:
 
 
 async def _wire(_request: Request, err: Exception) -> Any:
-    code = "too_large" if isinstance(err, TooLargeError) else "bad_message"
-    return _answer(Refusal(code, str(err), ""))
+    assert isinstance(err, WireError)
+    return _answer(as_refusal(err))
 
 
 async def _internal(_request: Request, err: Exception) -> Any:

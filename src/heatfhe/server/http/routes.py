@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP surface: thin handlers that check, call the service, and answer."""
+"""The HTTP surface: thin handlers that check, ask the desk, and answer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Security
 from fastapi import Path as PathParameter
-from fastapi.concurrency import contextmanager_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 
+from heatfhe.server.desk import Desk
 from heatfhe.server.http import describe as d
 from heatfhe.server.http.downloads import Download
+from heatfhe.server.http.front import Front
 from heatfhe.server.http.gate import Gate
 from heatfhe.server.http.uploads import body_length, read_body, spool
-from heatfhe.server.service import Service
-from heatfhe.server.store.jobs import ENDED, Job
+from heatfhe.server.store.jobs import Job
 from heatfhe.wire import Fields, KeyManifest, MessageScanner, Refusal
 
 _BEARER = HTTPBearer(auto_error=False, description="the token of one client")
@@ -38,9 +38,9 @@ _SESSION_BYTES, _SESSION_ITEMS = 4096, 16
 _BEAT, _PAGE = 15.0, 100
 
 
-def make_router(service: Service) -> APIRouter:
-    """Every route, bound to one service."""
-    router, gate = APIRouter(), Gate(service)
+def make_router(front: Front) -> APIRouter:
+    """Every route, bound to one front."""
+    router, gate = APIRouter(), Gate(front)
 
     def add(method: str, path: str, handler: Callable[..., Any], responses: dict[int | str, Any], **more: Any) -> None:
         more.setdefault("status_code", min(int(code) for code in responses))
@@ -48,60 +48,59 @@ def make_router(service: Service) -> APIRouter:
         router.add_api_route(path, handler, methods=[method], responses=responses, **more)
 
     for routes in (_public, _models, _keys, _sessions, _jobs, _results):
-        routes(gate, service, add)
+        routes(gate, front, add)
     return router
 
 
-def _public(_gate: Gate, service: Service, add: Callable[..., None]) -> None:
+def _public(_gate: Gate, front: Front, add: Callable[..., None]) -> None:
     async def health() -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     async def metrics() -> PlainTextResponse:
-        if not service.settings.open_metrics:
+        if not front.settings.open_metrics:
             raise Refusal("not_found", "metrics are switched off", "start the server with metrics")
-        return PlainTextResponse(service.metrics.text(service.gauges()), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(await front.desk.metrics(), media_type="text/plain; version=0.0.4")
 
     add("GET", "/healthz", health, d.answers(d.HEALTH))
     add("GET", "/metrics", metrics, d.answers(d.TEXT, 404, media="text/plain"))
 
 
-def _models(gate: Gate, service: Service, add: Callable[..., None]) -> None:
+def _models(gate: Gate, front: Front, add: Callable[..., None]) -> None:
     async def models(request: Request, token: Token) -> JSONResponse:
-        gate.caller(request, token)
-        rows = [{"model": name, "config_id": m.config.config_id} for name, m in sorted(service.models.items())]
+        await gate.caller(request, token)
+        rows = [{"model": name, "config_id": m.config.config_id} for name, m in sorted(front.catalogue.models.items())]
         return JSONResponse({"models": rows})
 
     async def model(request: Request, model: ModelName, token: Token) -> JSONResponse:
-        gate.caller(request, token)
-        return JSONResponse(service.model(model).config.as_json())
+        await gate.caller(request, token)
+        return JSONResponse(front.catalogue.model(model).config.as_json())
 
     async def bundle(request: Request, model: ModelName, token: Token) -> Response:
-        client = gate.caller(request, token)
-        return Download(service.model(model).bundle, gate.downloads, client)
+        client = await gate.caller(request, token)
+        return Download(front.catalogue.model(model).bundle, gate.downloads, client)
 
     add("GET", "/v1/models", models, d.answers(d.listing("models", d.MODEL_ROW)))
     add("GET", "/v1/models/{model}", model, d.answers(d.CONFIG, 404))
     add("GET", "/v1/models/{model}/bundle", bundle, d.answers(d.BINARY, 404, media=d.MESSAGE))
 
 
-def _keys(gate: Gate, service: Service, add: Callable[..., None]) -> None:
+def _keys(gate: Gate, front: Front, add: Callable[..., None]) -> None:
     async def add_keys(request: Request, token: Token) -> JSONResponse:
-        client = gate.caller(request, token)
+        client = await gate.caller(request, token)
         manifest = await gate.json(request, client, _MANIFEST_BYTES, _MANIFEST_ITEMS, KeyManifest.from_json)
-        return await gate.act(client, lambda: JSONResponse(service.register_keys(client, manifest).as_json()))
+        return JSONResponse((await front.desk.register_keys(client, manifest)).as_json())
 
     async def list_keys(request: Request, token: Token) -> JSONResponse:
-        client = gate.caller(request, token)
-        rows = await gate.act(client, lambda: [s.as_json() for s in service.keys.all(client)])
-        return JSONResponse({"key_sets": rows})
+        client = await gate.caller(request, token)
+        return JSONResponse({"key_sets": [s.as_json() for s in await front.desk.key_sets(client)]})
 
     async def get_keys(request: Request, key_set: Digest, token: Token) -> JSONResponse:
-        client = gate.caller(request, token)
-        return JSONResponse((await gate.act(client, service.keys.status, client, key_set)).as_json())
+        client = await gate.caller(request, token)
+        return JSONResponse((await front.desk.key_set(client, key_set)).as_json())
 
     async def delete_keys(request: Request, key_set: Digest, token: Token) -> Response:
-        client = gate.caller(request, token)
-        await gate.act(client, service.delete_keys, client, key_set)
+        client = await gate.caller(request, token)
+        await front.desk.delete_keys(client, key_set)
         return Response(status_code=204)
 
     async def put_chunk(
@@ -112,10 +111,10 @@ def _keys(gate: Gate, service: Service, add: Callable[..., None]) -> None:
         x_chunk_sha256: ChunkDigest,
         token: Token,
     ) -> JSONResponse:
-        client = gate.caller(request, token)
+        client = await gate.caller(request, token)
         with gate.bodies.taken(client):
-            chunk = await read_body(request, service.settings.chunk_bytes, "application/octet-stream")
-            have = await gate.act(client, service.keys.append, client, key_set, sha256, offset, chunk, x_chunk_sha256)
+            chunk = await read_body(request, front.settings.chunk_bytes, "application/octet-stream")
+            have = await front.desk.append_key(client, key_set, sha256, offset, chunk, x_chunk_sha256)
         return JSONResponse({"have": have})
 
     nothing = d.answers(None, 404, 409, status=204)
@@ -129,26 +128,24 @@ def _keys(gate: Gate, service: Service, add: Callable[..., None]) -> None:
     add("PUT", path, put_chunk, d.answers(d.HAVE, *refused), openapi_extra=chunk_body)
 
 
-def _sessions(gate: Gate, service: Service, add: Callable[..., None]) -> None:
+def _sessions(gate: Gate, front: Front, add: Callable[..., None]) -> None:
     async def add_session(request: Request, token: Token, idempotency_key: OptionalKey = None) -> JSONResponse:
-        client = gate.caller(request, token)
+        client = await gate.caller(request, token)
         asked = await gate.json(request, client, _SESSION_BYTES, _SESSION_ITEMS, _session_request)
-        session, fresh = await gate.act(
-            client, lambda: service.open_session(client, *asked, idempotency=idempotency_key or "")
-        )
+        session, fresh = await front.desk.open_session(client, *asked, idempotency_key or "")
         return JSONResponse(session.as_json(), status_code=201 if fresh else 200)
 
     async def list_sessions(request: Request, token: Token) -> JSONResponse:
-        client = gate.caller(request, token)
-        return JSONResponse({"sessions": [s.as_json() for s in await gate.act(client, service.sessions.all, client)]})
+        client = await gate.caller(request, token)
+        return JSONResponse({"sessions": [s.as_json() for s in await front.desk.sessions(client)]})
 
     async def get_session(request: Request, session: Identifier, token: Token) -> JSONResponse:
-        client = gate.caller(request, token)
-        return JSONResponse((await gate.act(client, service.sessions.get, client, session)).as_json())
+        client = await gate.caller(request, token)
+        return JSONResponse((await front.desk.session(client, session)).as_json())
 
     async def delete_session(request: Request, session: Identifier, token: Token) -> Response:
-        client = gate.caller(request, token)
-        await gate.act(client, service.delete_session, client, session)
+        client = await gate.caller(request, token)
+        await front.desk.delete_session(client, session)
         return Response(status_code=204)
 
     add("GET", "/v1/sessions", list_sessions, d.answers(d.listing("sessions", d.SESSION)))
@@ -160,39 +157,34 @@ def _sessions(gate: Gate, service: Service, add: Callable[..., None]) -> None:
     add("DELETE", "/v1/sessions/{session}", delete_session, d.answers(None, 404, 409, status=204))
 
 
-def _jobs(gate: Gate, service: Service, add: Callable[..., None]) -> None:
+def _jobs(gate: Gate, front: Front, add: Callable[..., None]) -> None:
     async def add_job(
         request: Request,
         session: Identifier,
         idempotency_key: IdempotencyKey,
         token: Token,
     ) -> JSONResponse:
-        client = gate.caller(request, token)
-        record = await gate.act(client, service.sessions.get, client, session)
+        client = await gate.caller(request, token)
+        record, shop = await front.desk.session(client, session), front.catalogue
         length = body_length(request, d.MESSAGE)
-        scanner = MessageScanner(service.limits(service.by_config(record.config_id)), kinds=("job",), length=length)
+        scanner = MessageScanner(shop.limits(shop.by_config(record.config_id)), kinds=("job",), length=length)
         with gate.bodies.taken(client):
-            async with contextmanager_in_threadpool(service.incoming(client, length)) as upload:
-                head = await spool(request, scanner, upload, lambda h: service.check_job(client, session, h))
-                job, fresh = await gate.act(
-                    client,
-                    lambda: service.submit(
-                        client, session, head, upload=upload, digest=scanner.digest, idempotency=idempotency_key
-                    ),
-                )
+            async with front.desk.incoming(client, length) as upload:
+                head = await spool(request, scanner, upload, lambda h: shop.check_job(record, h))
+                job, fresh = await front.desk.submit(client, session, head, upload, scanner.digest, idempotency_key)
         return JSONResponse(job.as_json(), status_code=202 if fresh else 200)
 
     async def list_jobs(request: Request, token: Token, before: Before = None, limit: PageSize = _PAGE) -> JSONResponse:
-        client = gate.caller(request, token)
-        found = await gate.act(client, lambda: service.jobs.page(client, before=before, most=limit))
-        return JSONResponse({"jobs": [j.as_json() for j in found]})
+        client = await gate.caller(request, token)
+        return JSONResponse({"jobs": [j.as_json() for j in await front.desk.jobs(client, before, limit)]})
 
     async def get_job(request: Request, job: Identifier, token: Token) -> JSONResponse:
-        return JSONResponse(service.jobs.get(gate.caller(request, token), job).as_json())
+        client = await gate.caller(request, token)
+        return JSONResponse((await front.desk.job(client, job)).as_json())
 
     async def cancel_job(request: Request, job: Identifier, token: Token) -> JSONResponse:
-        client = gate.caller(request, token)
-        return JSONResponse((await gate.act(client, service.cancel, client, job)).as_json())
+        client = await gate.caller(request, token)
+        return JSONResponse((await front.desk.cancel(client, job)).as_json())
 
     queued = d.answers(d.JOB, 404, 409, 410, 411, 503, 507, status=202)
     queued[200] = queued[202]
@@ -203,16 +195,16 @@ def _jobs(gate: Gate, service: Service, add: Callable[..., None]) -> None:
     add("POST", "/v1/jobs/{job}/cancel", cancel_job, d.answers(d.JOB, 404))
 
 
-def _results(gate: Gate, service: Service, add: Callable[..., None]) -> None:
+def _results(gate: Gate, front: Front, add: Callable[..., None]) -> None:
     async def events(request: Request, job: Identifier, token: Token) -> StreamingResponse:
-        client = gate.caller(request, token)
-        found = service.jobs.get(client, job)
+        client = await gate.caller(request, token)
+        found = await front.desk.job(client, job)
         gate.listeners.check(client)
 
         async def stream() -> AsyncIterator[bytes]:
             try:
                 with gate.listeners.taken(client):
-                    async for line in _events(service, found, client):
+                    async for line in _events(front.desk, found, client):
                         yield line
             except Refusal:  # others began since the check above, or the job was removed: the stream ends
                 return
@@ -226,10 +218,9 @@ def _results(gate: Gate, service: Service, add: Callable[..., None]) -> None:
         step: StepNumber,
         token: Token,
     ) -> Response:
-        client = gate.caller(request, token)
-        found = service.jobs.get(client, job)
+        client = await gate.caller(request, token)
         gate.downloads.check(client)
-        return Download(await gate.act(client, service.jobs.open_output, found, step), gate.downloads, client)
+        return Download(await front.desk.open_output(client, job, step), gate.downloads, client)
 
     add("GET", "/v1/jobs/{job}/events", events, d.answers(d.TEXT, 404, media="text/event-stream"))
     add("GET", "/v1/jobs/{job}/outputs/{step}", output, d.answers(d.BINARY, 404, 409, media=d.MESSAGE))
@@ -242,24 +233,28 @@ def _session_request(body: Any) -> tuple[str, str]:
     return config_id, key_set
 
 
-async def _events(service: Service, job: Job, client: str) -> AsyncIterator[bytes]:
-    """Server-sent events: the state as it is, then every change, a comment as heartbeat, and the end."""
-    number = 0
-    first: dict[str, Any] = {"state": job.state, "unit": job.done, "units": job.units, "outputs": job.outputs}
-    ahead = service.queue.ahead(job.job)
-    yield _event(0, first if ahead is None else {**first, "ahead": ahead})
-    while True:
-        fresh = service.events.since(job.job, number)
-        for number, facts in fresh:
+async def _events(desk: Desk, job: Job, client: str) -> AsyncIterator[bytes]:
+    """Server-sent events: the state as it is, then every change, a comment as heartbeat, and the end.
+
+    The stream ends early where another desk answers: events have new numbers there. Whoever listens asks again.
+    """
+    number, news = 0, await desk.news(client, job.job, 0, 0.0)
+    source = news.source
+    yield _event(0, _state(job) if news.ahead is None else {**_state(job), "ahead": news.ahead})
+    while news.source == source:
+        for number, facts in news.events:
             yield _event(number, facts)
-        now = service.jobs.get(client, job.job)
-        if now.state in ENDED and not service.events.since(job.job, number):
-            facts = {"state": now.state, "unit": now.done, "units": now.units, "outputs": now.outputs}
-            yield _event(number + 1, facts if not now.error else {**facts, "error": now.error})
+        if news.over:
+            now = news.job
+            yield _event(number + 1, _state(now) if not now.error else {**_state(now), "error": now.error})
             return
-        if not fresh:
+        if not news.events:
             yield b": waiting\n\n"
-        await service.events.wait(job.job, number, _BEAT)
+        news = await desk.news(client, job.job, number, _BEAT)
+
+
+def _state(job: Job) -> dict[str, Any]:
+    return {"state": job.state, "unit": job.done, "units": job.units, "outputs": job.outputs}
 
 
 def _event(number: int, facts: dict[str, Any]) -> bytes:

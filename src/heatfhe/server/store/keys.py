@@ -21,6 +21,7 @@ from typing import Any
 from heatfhe.errors import FileFormatError, MissingKeyError
 from heatfhe.files import file_digest, plain, read_json, write_json
 from heatfhe.server.store.disk import append, disk_errors, remove_partials
+from heatfhe.server.store.locks import SharedLocks
 from heatfhe.server.store.quota import ClientLocks, Quota
 from heatfhe.wire import KeyEntry, KeyManifest, Refusal, looks_secret, name_is_secret
 
@@ -50,11 +51,15 @@ class KeySetStatus:
 
 
 class KeyStore:
-    """Key sets of every client below one folder."""
+    """Key sets of every client below one folder. Processes that change it at once give it ``locks`` they share."""
 
-    def __init__(self, folder: Path, *, quota: Quota, most: int) -> None:
+    def __init__(
+        self, folder: Path, *, quota: Quota, most: int, locks: ClientLocks | SharedLocks | None = None
+    ) -> None:
         self._folder, self._quota, self._most = folder, quota, most
-        self._locks = ClientLocks()  # a key of a gigabyte is hashed under its owner's lock: nobody else waits
+        self._locks = (
+            ClientLocks() if locks is None else locks
+        )  # a key of a gigabyte is hashed under its owner's lock: nobody else waits
 
     def register(self, client: str, manifest: KeyManifest, *, now: float) -> KeySetStatus:
         """Announce a key set; answers what is still missing. Doing it twice is harmless."""

@@ -6,15 +6,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from heatfhe.errors import HeatError, MissingExtraError
 from heatfhe.server.faults import log_fault
+from heatfhe.server.metrics import Metrics
 from heatfhe.server.settings import Settings
 from heatfhe.server.work.dispatch import Dispatcher
 from heatfhe.server.work.queue import FairQueue
 from heatfhe.server.work.seats import Seat, WorkerDied
+
+if TYPE_CHECKING:
+    from heatfhe.server.work.ray_desk import OwnedDesk, RayDesk
 
 logger = logging.getLogger(__name__)
 _LOOKS_PER_WAIT = 4  # how often it looks within the time after which a seat is added or taken away
@@ -97,15 +102,36 @@ class Cluster(Protocol):
         """Leave the cluster; its seats end."""
 
 
-def connect(settings: Settings) -> Cluster:
-    """The Ray cluster that settings name."""
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Say what to install where Ray is missing."""
     try:
-        from heatfhe.server.work.ray_seat import Cluster as RayCluster
+        yield
     except ModuleNotFoundError as err:
         if err.name != "ray":
             raise
-        raise MissingExtraError("ray", needed_by="a server with seats on Ray") from err
+        raise MissingExtraError("ray", needed_by="a server with seats or fronts on Ray") from err
+
+
+def connect(settings: Settings) -> Cluster:
+    """The Ray cluster that settings name."""
+    with _extra():
+        from heatfhe.server.work.ray_seat import Cluster as RayCluster
     return RayCluster(settings)
+
+
+def start_desk(settings: Settings) -> OwnedDesk:
+    """A desk on the cluster that settings name, for fronts in other processes."""
+    with _extra():
+        from heatfhe.server.work.ray_desk import OwnedDesk
+    return OwnedDesk(settings)
+
+
+def reach_desk(settings: Settings, metrics: Metrics, address: str) -> RayDesk:
+    """The desk that another process has started on the cluster at an address."""
+    with _extra():
+        from heatfhe.server.work.ray_desk import RayDesk
+    return RayDesk(settings, metrics, address=address)
 
 
 def hire(settings: Settings, cluster: Cluster, dispatcher: Dispatcher, queue: FairQueue) -> Crew:

@@ -219,7 +219,8 @@ class Dispatcher:
         if isinstance(progress, Completed):
             old = self._jobs.update(job, durable=False)
             self._jobs.update(job, done=progress.unit, outputs=max(old.outputs, progress.outputs))
-            self._metrics.count("heatfhe_steps_total")
+            if progress.unit > old.done:  # a turn begins by telling what the journal has, which is no new step
+                self._metrics.count("heatfhe_steps_total", progress.unit - old.done)
         self._events.publish(job, **facts(progress))
 
     def _end(self, name: str, state: str, error: str = "", message: str = "") -> None:
