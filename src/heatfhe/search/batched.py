@@ -109,7 +109,7 @@ class Batched:
         self._each = tokens.size * (4 * shape.hidden + 10 * shape.width) * self._dtype.itemsize
         room = MEMORY[self._device.type]
         if on_gpu:
-            room = min(room, int(SHARE * torch.cuda.mem_get_info(self._device)[0]))
+            room = min(room, int(SHARE * torch.cuda.mem_get_info()[0]))
         self.together = max(1, room // self._each)
         self._band = ROWS_ON_GPU if on_gpu else ROWS
 
