@@ -3,8 +3,9 @@
 
     python runs/compare_rows.py FOLDER... -o OUT [--params insecure-openfhe-12]
 
-heat compare writes its table when every row is done. This one takes what there is: ROW/measured-SET.json of every
-folder, a row from the first folder that has it. Writes OUT/compare.json and OUT/compare.md, as heat compare does.
+heat compare writes its table when every row is done. This one takes what there is: FOLDER/compare.json, and where it
+is missing ROW/measured-SET.json, a row from the first folder that has it. Writes OUT/compare.json and OUT/compare.md,
+as heat compare does. (The parent in plaintext is in finished tables alone.)
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ def place(row: ComparisonRow) -> tuple[int, str]:
     return kind, row.name
 
 
+def rows_of(folder: Path, params: str) -> list[ComparisonRow]:
+    """The rows of one run folder, whether its table is finished or not."""
+    paths = sorted(folder.glob(f"*/measured-{params}.json"))
+    bodies = [read_json(path, "heatfhe-compared", (2,))["row"] for path in paths]
+    if (table := folder / "compare.json").exists():
+        bodies += [row for row in read_json(table, "heatfhe-comparison", (2,))["rows"] if row["params"] == params]
+    return [ComparisonRow.from_json(body) for body in bodies]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
@@ -38,8 +48,7 @@ def main() -> int:
     args = parser.parse_args()
     found: dict[str, ComparisonRow] = {}
     for folder in args.folders:
-        for path in sorted(folder.glob(f"*/measured-{args.params}.json")):
-            row = ComparisonRow.from_json(read_json(path, "heatfhe-compared", (2,))["row"])
+        for row in rows_of(folder, args.params):
             found.setdefault(row.name, row)
     rows = sorted(found.values(), key=place)
     headers, body = comparison_summary(rows)
