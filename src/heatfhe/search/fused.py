@@ -73,7 +73,7 @@ def lifted(function: Rowwise, x: Tensor) -> tuple[Any, list[float]]:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     traced = make_fx(function)(x)
-    graph, numbers = traced.graph, []
+    graph, numbers = traced.graph, list[float]()
     entry = next(node for node in graph.nodes if node.op == "placeholder")
     with graph.inserting_after(entry):
         vector = graph.placeholder("constants")
