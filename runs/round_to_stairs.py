@@ -3,9 +3,10 @@
 
     python runs/round_to_stairs.py default --params insecure-openfhe-12 [--within 0.01] [--windows 16] [--processes 2]
 
-Plans price the counts (a token up to its logits). Losses are measured on the end of the embedded training text, or of
---tokens, a one-dimensional .npy; --held-out windows in front of them judge the result. A saving counts if it is at
-least the price of --least bootstraps of the mean kind. Prints the moves and one JSON line.
+Plans price the counts (a token up to its logits). The text is the one that heat train takes for the default model, or
+--tokens, a one-dimensional .npy. Its last --held-out windows, those that heat compare judges by, judge the result; the
+--windows before them, the end of what was trained on, guard it. A saving counts if it is at least --least of the mean
+price of a bootstrap. Prints the moves and one JSON line.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from heatfhe.assets import sampled_stories
-from heatfhe.cli.model_source import text_circuit
+from heatfhe.cli.model_source import load_text, model_folder, text_circuit
+from heatfhe.models import encoder
 from heatfhe.planning import IterationPrices, preset
 from heatfhe.search import Batched, Space, round_to_stairs
 from heatfhe.training import cut
@@ -43,11 +44,12 @@ def main() -> int:
     args = parser.parse_args()
     circuit = text_circuit(args.circuit)
     if args.tokens is None:
-        stream = np.asarray(circuit.encode("\n".join(sampled_stories())))
+        encode, stop = encoder(model_folder("default"))
+        windows = load_text(None, "default", encode, args.context, stop)
     else:
-        stream = np.load(args.tokens)
-    rows = cut(stream, args.context).rows
-    guard, judge = rows[-args.windows :], rows[-args.windows - args.held_out : -args.windows]
+        windows = cut(np.load(args.tokens), args.context)
+    before, judged = windows.split(args.held_out)
+    guard, judge = before.rows[-args.windows :], judged.rows
     names = tuple(circuit.calibration.counts())
     prices = IterationPrices(
         stages=circuit.stages, shape=circuit.shape, params=preset(args.params), context=args.context,
@@ -65,12 +67,12 @@ def main() -> int:
     own = circuit.calibration.counts()
     floors = dict(zip(Space.of(circuit).names, Space.of(circuit).lower))
     floors = {name: min(own[name], floors.get(name, own[name])) for name in own}
-    before = prices.tokens([own], circuit.calibration)[0]
+    start = prices.tokens([own], circuit.calibration)[0]
     limit = loss([own])[0] + math.log1p(args.within)
     found = round_to_stairs(
-        own, floors, price=price, loss=loss, limit=limit, least=args.least * before.seconds / before.bootstraps
+        own, floors, price=price, loss=loss, limit=limit, least=args.least * start.seconds / start.bootstraps
     )
-    after = prices.tokens([found.counts], circuit.calibration)[0]
+    end = prices.tokens([found.counts], circuit.calibration)[0]
     for move in found.moves:
         print("  ".join(f"{name} {by:+d}" for name, by in move.items()), file=sys.stderr)
     judges = Batched(circuit, judge[:, :-1], names, device=args.device)
@@ -79,7 +81,7 @@ def main() -> int:
     line = {
         "circuit": circuit.name, "params": args.params, "within": args.within, "moves": len(found.moves),
         "iterations": [sum(circuit.calibration.with_counts(c).iterations().values()) for c in (own, found.counts)],
-        "bootstraps": [before.bootstraps, after.bootstraps], "seconds": [before.seconds, after.seconds],
+        "bootstraps": [start.bootstraps, end.bootstraps], "seconds": [start.seconds, end.seconds],
         "held_out_perplexity": perplexity, "losses_measured": found.judged,
     }  # fmt: skip
     print(json.dumps(line))
