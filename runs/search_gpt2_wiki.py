@@ -9,7 +9,8 @@ plain Hugging Face checkpoint. The model is calibrated on the training text (tol
 candidates run on the training text behind that, ends are judged on the windows after those; the held-out text is judged
 once, at the end. One JSON line is printed, and kept in results.jsonl, for every seed that ends. When the seconds given
 are used up, it stops where it is: the same command goes on there. Everything that it needs for that is small
-(OUT/calibration.json and the folders OUT/seed-N), so that a run can move to another machine in pieces.
+(OUT/calibration.json and the folders OUT/seed-N, under 16 MB), so that a run can move to another machine in pieces.
+Before it begins it says how much memory a batch of candidates takes at most; batches are cut to half of what is free.
 
 pymoo need not be installed: --carried names a folder of packages that is searched for modules last. Made with
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
 import time
@@ -34,38 +36,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pieces import Clock, Used, pair, say
 
 from heatfhe.circuit import Circuit
 from heatfhe.lowering import export
-from heatfhe.progress import Reporter
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared, prepare
 from heatfhe.training import cut, window_losses
-
-
-class Used(Exception):
-    """The seconds given are used up."""
-
-
-class Clock(Reporter):
-    """Stops the work at a time, between two answers of a journal, and says now and then how far it is."""
-
-    def __init__(self, end: float) -> None:
-        self.end, self.drawn = end, time.time()
-
-    def advance(self, task: str, **facts: float | int | str) -> None:
-        now = time.time()
-        if now - self.drawn > 20.0:
-            self.drawn = now
-            print(f"{task}: {facts}", file=sys.stderr, flush=True)
-        if now > self.end:
-            raise Used
-
-
-def pair(text: str) -> tuple[int, int]:
-    first, second = (int(part) for part in text.split(","))
-    return first, second
 
 
 def calibrated(prepared: Prepared, windows: np.ndarray, context: int, path: Path, device: str) -> Circuit:
@@ -77,6 +57,20 @@ def calibrated(prepared: Prepared, windows: np.ndarray, context: int, path: Path
         found = fit_calibration(prepared.architecture, seen, FitOptions(tolerance=1e-4))
         found.save(path)
     return export(prepared, found, tokenizer={}, name="calibrated", context=context)
+
+
+def say_memory(circuit: Circuit, texts: dict[str, np.ndarray], most: int, device: str) -> None:
+    """How much memory batches of candidates take at most, beside what there is."""
+    from heatfhe.search import Batched, Space
+
+    for name, rows in texts.items():
+        batched = Batched(circuit, rows, Space.of(circuit).names, device=device)
+        size = min(most, batched.together)
+        say(f"{name}: {rows.shape[0]} x {rows.shape[1]} tokens, {size} of {most} candidates at a time, at most "
+            f"{batched.memory(most) / 2**30:.1f} GiB")  # fmt: skip
+    if device == "cuda":
+        free, whole = torch.cuda.mem_get_info()
+        say(f"GPU: {free / 2**30:.1f} of {whole / 2**30:.1f} GiB free with weights loaded")
 
 
 def perplexity(prepared: Prepared, calibration: Calibration, rows: torch.Tensor) -> dict[str, float]:
@@ -107,6 +101,7 @@ def main() -> int:
     parser.add_argument("--carried", type=Path, help="folder of packages for pymoo, searched last")
     args = parser.parse_args()
     end = time.time() + args.seconds
+    logging.basicConfig(level=logging.WARNING)  # a function that could not be compiled is worth knowing
     if args.carried is not None:
         sys.path.append(str(args.carried.resolve()))
     from heatfhe.search import SearchSettings, search
@@ -124,7 +119,8 @@ def main() -> int:
     judged = cut(behind[size:], args.judged[1]).rows[: args.judged[0]]
     began = time.time()
     circuit = calibrated(prepared, first.rows, args.context, args.out / "calibration.json", device)
-    print(f"circuit ready after {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+    say(f"circuit ready after {time.time() - began:.0f} s")
+    say_memory(circuit, {"searched": tokens, "judged": judged[:, :-1]}, max(args.population), device)
     held = torch.from_numpy(cut(np.load(args.heldout), args.context).rows[: args.windows]).to(device)
     settings = SearchSettings(
         population=args.population, generations=args.generations, bound=args.bound, sigma=args.sigma, device=device

@@ -107,6 +107,27 @@ def test_python_blocks_run_and_print_what_follows(page: Path) -> None:
             assert said.getvalue() == wanted, page
 
 
+def results_text() -> str:
+    """All pages of results, one after the other."""
+    return "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "results").glob("*.md")))
+
+
+def test_every_page_of_results_is_in_the_summary_and_in_the_site() -> None:
+    """One page per claim: a page that nothing leads to is lost."""
+    folder = ROOT / "docs" / "results"
+    summary, site = (folder / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    for page in sorted(folder.glob("*.md")):
+        assert f"results/{page.name}" in site, f"mkdocs.yml does not name {page.name}"
+        assert page.name == "index.md" or f"]({page.name})" in summary, f"the summary does not lead to {page.name}"
+        assert len(page.read_text().splitlines()) <= 120, f"{page.name}: nobody reads a wall"
+        first = page.read_text().split("\n\n")[1]
+        assert page.name in ("index.md", "notebook.md") or first.startswith("**"), (
+            f"{page.name}: the answer comes first"
+        )
+    claims = [line for line in summary.splitlines() if line[:1].isdigit()]
+    assert len(claims) == 10
+
+
 @cache
 def script(name: str) -> Any:
     """A script of scripts/, as a module."""
@@ -133,7 +154,7 @@ def test_table_of_recipes_is_what_the_code_says() -> None:
 def test_measured_figures_beside_the_tables_are_measured_elsewhere() -> None:
     """What recipes.md says of time and size, by hand, is in the results or on the card it names."""
     page = " ".join((ROOT / "docs" / "recipes.md").read_text().split())
-    results = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    results = " ".join(results_text().split())
     assert "190 s on one H200" in page
     assert "all three phases of plain HEAT in **190 s**" in results
     assert "3.85 GiB of GPU memory" in page
@@ -186,7 +207,7 @@ def test_readme_says_what_numbers_say() -> None:
 
 
 def results_rows() -> list[str]:
-    """Rows of the table beside OpenFHE, each of which must be a row of docs/results.md."""
+    """Rows of the table beside OpenFHE, each of which must be a row of docs/results/."""
     table = re.search(r"\n\| operation \| ours .*?\n\n", NUMBERS.read_text(), flags=re.S)
     assert table is not None
     return table.group().strip().splitlines()[2:]
@@ -203,14 +224,14 @@ def prose(text: str) -> str:
 
 
 def test_measured_rows_are_rows_of_results() -> None:
-    results = (ROOT / "docs" / "results.md").read_text().splitlines()
+    results = results_text().splitlines()
     assert len(results_rows()) >= 4
     for row in results_rows():
-        assert row in results, f"docs/results.md has no row {row}"
+        assert row in results, f"docs/results/ has no row {row}"
 
 
 def test_what_numbers_say_of_training_is_in_results() -> None:
-    results = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    results = " ".join(results_text().split())
     words = re.search(TRAINED, " ".join(NUMBERS.read_text().split()))
     assert words is not None
     assert words.group(1) in results
@@ -218,7 +239,7 @@ def test_what_numbers_say_of_training_is_in_results() -> None:
 
 
 def test_what_numbers_say_of_gpt2_small_is_in_results() -> None:
-    section = (ROOT / "docs" / "results.md").read_text().partition("## HEAT on a GPT-2-small-shaped model")[2]
+    section = (ROOT / "docs" / "results" / "heat-gpt2.md").read_text()
     words = re.search(SMALL, " ".join(NUMBERS.read_text().split()))
     assert words is not None
     seconds, calibrated, learned, own, control, parent, papers, papers_learned, hours = words.groups()

@@ -23,7 +23,7 @@ pytest.importorskip("torch", reason="heat train needs torch")
 
 from heatfhe import training
 from heatfhe.circuit import Circuit
-from heatfhe.cli import main
+from heatfhe.cli import comparison, main
 from heatfhe.cli.compare import PRESETS
 from heatfhe.cli.comparison import make_jobs
 from heatfhe.files import read_json
@@ -245,6 +245,30 @@ def test_compare_has_every_row_of_the_papers_table() -> None:
     assert aware is not None
     assert plain is not None
     assert (aware.price_share, plain.price_share) == (0.8, 0.0)
+
+
+def test_compare_searches_the_counts_of_the_calibrated_circuit(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["compare", str(model), "--text", str(model / "text.txt"), "--recipe", "tiny", "--share", "0.02"]
+    arguments += ["--windows", "3", "-o", str(tmp_path), "--json", "--stress", "0", "--rules", "per-site"]
+    arguments += ["--presets", "atlas,atlas-noisy", "--seeds", "1"]
+    assert main(arguments) == 1
+    assert "atlas plain seed 1: a search needs" in capsys.readouterr().err
+    monkeypatch.setattr(comparison, "SEARCH_TOKENS", (48, 48))
+    assert main(arguments) == 0
+    body = answer(capsys)
+    rows = {row["name"]: row for row in body["rows"]}
+    assert list(rows)[-2:] == ["atlas plain seed 1", "atlas-noisy plain seed 1"]
+    parent = Circuit.load(tmp_path / "calibrated-1e-04-plain" / "circuit")
+    for name, noise in (("atlas", 0.0), ("atlas-noisy", 1.7e-4)):
+        found = Circuit.load(tmp_path / f"{name}-plain-seed-1" / "circuit")
+        assert all(np.array_equal(found.weights[name], given) for name, given in parent.weights.items())
+        card = found.notes["search"]
+        assert (card["settings"]["sigma"], card["settings"]["seed"], card["candidates"]) == (noise, 1, 48 * 2 + 96 * 5)
+        assert 0 < rows[f"{name} plain seed 1"]["levels"] <= rows["calibrated 1e-04 plain"]["levels"]
+    assert main(arguments) == 0  # nothing is searched again
+    assert answer(capsys) == body
 
 
 @pytest.mark.slow

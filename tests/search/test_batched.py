@@ -167,3 +167,13 @@ def test_unknown_dtypes_and_absent_gpus_are_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="--device"):
             Batched(circuit, tokens, (), device="cuda")
+
+
+def test_the_memory_stated_grows_with_candidates_until_they_no_longer_run_together() -> None:
+    circuit = tiny_circuit()
+    batched = Batched(circuit, np.zeros((2, 8), dtype=np.int64), Space.of(circuit).names)
+    each = 16 * (4 * circuit.shape.hidden + 10 * circuit.shape.width) * 4
+    assert batched.memory(3) - batched.memory(1) == 2 * each
+    assert batched.together == (1 << 29) // each
+    assert batched.memory(10**9) == batched.memory(batched.together)
+    assert batched.memory(1) > each

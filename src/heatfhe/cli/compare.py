@@ -7,6 +7,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from heatfhe.cli.bench_engine import add_device_argument
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import add_model, add_spread_arguments, check_spread, text_folder
 from heatfhe.errors import ConfigError
@@ -17,15 +18,18 @@ HELP = """Train or calibrate a model in every way the paper compares, and print 
 Rows: the parent in plaintext; calibrated at each tolerance, per site and jointly; then the presets, each over every
 seed. fixed-counts is cut to the iterations of the heat row of its seed and solver, where there is one; transplant puts
 that row's counts into the squeezed and into the calibrated circuit; plan-aware learns what iterations cost in plans for
-the first of --params. Columns: iterations per forward, in all and by family; levels they spend; bootstraps and
-predicted seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed windows, top-1 and
-perplexity under noise, perplexity in the clear; odd windows that go astray in the clear. Finished rows are kept in the
-run folder and not made again; compare.json holds every row, compare.md the mean over seeds; heat report shows both."""
+the first of --params; atlas and atlas-noisy, which are not among the defaults, search the counts of the calibrated
+circuit (hours on a CPU, minutes with --device cuda). Columns: iterations per forward, in all and by family; levels they
+spend; bootstraps and predicted seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed
+windows, top-1 and perplexity under noise, perplexity in the clear; odd windows that go astray in the clear. Finished
+rows are kept in the run folder and not made again; compare.json holds every row, compare.md the mean over seeds; heat
+report shows both."""
 EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --presets heat,heat:relaxed,control --seeds 0,1,2 --params insecure-native-12
   heat compare default -o out/compare --presets heat,squeezed,transplant
   heat compare default -o out/compare --seeds 0,1,2 --processes 16
   heat compare default -o /mnt/shared/compare --seeds 0,1,2 --ray auto
+  heat compare default -o out/compare --presets heat,control,atlas --device cuda
 """
 SIGMA = 1.7e-4
 PRESETS = "heat,heat:relaxed,plan-aware,squeezed,depth-only,fixed-counts,transplant,control,control-distilled"
@@ -41,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--presets",
         default=PRESETS,
-        help=f"those to train (default {PRESETS}); also noisy (heat under refresh noise); NAME:relaxed for the relaxed "
-        "solver",
+        help=f"those to train (default {PRESETS}); also noisy (heat under refresh noise), atlas and atlas-noisy "
+        "(searches); NAME:relaxed for the relaxed solver",
     )
     parser.add_argument(
         "--rules", default="per-site,joint", help="how calibrations share a tolerance (default per-site,joint)"
@@ -61,11 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="parameter sets, with commas: noise enters at the bootstraps of each one's plan (default: at every site)",
     )
     add_spread_arguments(parser, "rows")
+    add_device_argument(parser, "where searches run: cpu (default) or cuda; everything else runs on the CPU")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Make every circuit that is missing, measure all, print."""
-    from heatfhe.cli.comparison import Comparison, Job, make_jobs
+    from heatfhe.cli.comparison import GENERATIONS, Comparison, Job, make_jobs
     from heatfhe.evaluation import (
         COMPARISON_HEADERS,
         ComparisonRow,
@@ -100,6 +105,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         sigma=args.sigma,
         params=params,
         stressed=args.stress,
+        device=args.device,
+        generations=(scaled(GENERATIONS[0], args.share), scaled(GENERATIONS[1], args.share)),
     )
 
     def done(job: Job, rows: list[ComparisonRow]) -> None:
@@ -121,6 +128,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         f.write("\n".join(comparison_markdown([row for row in rows if row.params == name]) for name in params).encode())
     console.json(result)
     return 0
+
+
+def scaled(generations: int, share: float) -> int:
+    """A share of the generations of a search, at least one."""
+    return max(1, round(share * generations))
 
 
 def seed_numbers(text: str) -> list[int]:

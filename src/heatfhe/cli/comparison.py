@@ -36,7 +36,10 @@ KIND = "heatfhe-compared"
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
 RULES = ("per-site", "joint")
 TRANSPLANT = "transplant"
+SEARCHED = {"atlas": False, "atlas-noisy": True}  # presets whose counts are searched, and whether under noise
 STRESSED = 8  # odd windows of each kind
+GENERATIONS = (50, 225)  # of a search's two stages
+SEARCH_TOKENS = (4 * 512, 8 * 1024)  # that its candidates run on, and that its ends are judged on
 Done = Callable[["Job", list[ComparisonRow]], None]
 
 
@@ -48,6 +51,7 @@ class Job:
     ``calibrated``  the parent at ``tolerance``, by ``rule``.
     ``trained``     a ``recipe``; hand-cut ones have the total of the row ``after``.
     ``transplant``  the counts of the first row ``after`` in the circuit of the second.
+    ``searched``    the counts of the row ``after`` searched with ``seed``, under noise where ``noisy``.
 
     ``after`` names the rows that must be there first.
     """
@@ -59,6 +63,8 @@ class Job:
     rule: str = "per-site"
     recipe: Recipe | None = None
     after: tuple[str, ...] = ()
+    seed: int = 0
+    noisy: bool = False
 
     @property
     def folder(self) -> str:
@@ -102,7 +108,7 @@ def make_jobs(
 
     ``base`` gives the recipe for a solver. Hand-cut counts wait for the row of learned ones, unless the recipe itself
     says what they add up to. ``transplant`` makes two rows: the learned counts in the squeezed and in the calibrated
-    parent's circuit.
+    parent's circuit. ``atlas`` and ``atlas-noisy`` search the counts of the calibrated one.
     """
     from heatfhe.training import ablation
 
@@ -112,6 +118,9 @@ def make_jobs(
         solvers.append(solver)
         if name == TRANSPLANT:
             jobs += [job for seed in seeds for job in _transplants(solver, seed)]
+            continue
+        if name in SEARCHED:
+            jobs += [_searched(name, solver, seed) for seed in seeds]
             continue
         for seed in seeds:
             made = replace(ablation(name, base(solver)), seed=seed)
@@ -151,6 +160,14 @@ def _transplants(solver: str, seed: int) -> list[Job]:
     ]
 
 
+def _searched(name: str, solver: str, seed: int) -> Job:
+    """The calibrated parent's circuit at counts that a search finds."""
+    return Job(
+        name=f"{name} {solver} seed {seed}", solver=solver, kind="searched", seed=seed, noisy=SEARCHED[name],
+        after=(_calibrated(TOLERANCES[-1], solver),),
+    )  # fmt: skip
+
+
 def _end_with(parent: int, stop: Event) -> None:
     """In a worker: end at once when told to, or when the command is gone. Rows go on from their checkpoints."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which tells us
@@ -168,7 +185,7 @@ class Comparison:
     """What the rows share: the parent, its text, where results are kept, and how circuits are measured.
 
     ``params`` are the parameter sets whose plans' bootstraps are made noisy; None stands for every site's input and
-    output.
+    output. Searches run on ``device`` for so many ``generations`` of their two stages.
     """
 
     model: str
@@ -179,6 +196,8 @@ class Comparison:
     sigma: float = 1.7e-4
     params: tuple[str | None, ...] = (None,)
     stressed: int = STRESSED
+    device: str = "cpu"
+    generations: tuple[int, int] = GENERATIONS
 
     def run(
         self, jobs: Sequence[Job], *, processes: int = 1, ray: str = "", done: Done, reporter: Reporter = SILENT
@@ -243,7 +262,9 @@ class Comparison:
         noisy = [self.noise_set] if job.recipe and job.recipe.noise else []
         recipe = job.recipe.as_json() if job.recipe else None
         more = [job.rule] if job.rule != "per-site" else []
-        more += [self.circuit(name).digest for name in job.after if job.kind == TRANSPLANT]
+        more += [self.circuit(name).digest for name in job.after if job.recipe is None]
+        if job.kind == "searched":
+            more += [*map(str, self.generations), f"noise {self.sigma if job.noisy else 0:g}"]
         if job.recipe and job.recipe.price_share:
             more.append(self.prices(self.base.context).name)
         mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy, *more])
@@ -296,6 +317,25 @@ class Comparison:
         moved = parent.calibration.with_counts(learned.calibration.counts())
         replace(parent, calibration=moved, name=job.name).save(place / "circuit")
         return 0.0
+
+    def _search(self, job: Job, place: Path, reporter: Reporter) -> float:
+        """A calibrated circuit at the counts that a search chooses; one that was stopped goes on."""
+        from heatfhe.search import SearchSettings, search
+
+        circuit, first = self.circuit(job.after[0]), self.base.calibration_windows
+        run, judge = (max(1, tokens // self.training.context) for tokens in SEARCH_TOKENS)
+        rows = self.training.rows[first : first + run + judge]
+        if len(rows) < run + judge:
+            raise ConfigError(
+                f"{job.name}: a search needs {run + judge} windows behind the {first} of calibration, the text has "
+                f"{len(rows)}; give more text, or leave {job.name.split()[0]} out of --presets"
+            )
+        settings = SearchSettings(
+            generations=self.generations, seed=job.seed, sigma=self.sigma if job.noisy else 0.0, device=self.device
+        )
+        found = search(circuit, rows[:run, :-1], rows[run:], settings, folder=place / "search", reporter=reporter)
+        replace(found.applied(circuit), name=job.name).save(place / "circuit")
+        return found.seconds
 
     def _calibrate(self, job: Job, place: Path, reporter: Reporter) -> float:
         """The parent's own circuit at a tolerance."""
@@ -381,9 +421,10 @@ class Comparison:
 
 
 Maker = Callable[[Comparison, Job, Path, Reporter], float]
-# How a circuit comes about, by the kind of its job; the seconds its training took. A search of counts is one more row.
+# How a circuit comes about, by the kind of its job; the seconds its training or search took.
 MAKERS: dict[str, Maker] = {
     "calibrated": Comparison._calibrate,
     "trained": Comparison._train,
     TRANSPLANT: Comparison._transplant,
+    "searched": Comparison._search,
 }

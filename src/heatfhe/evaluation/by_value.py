@@ -30,7 +30,7 @@ from heatfhe.progress import SILENT, Reporter
 Real = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 KIND = "heatfhe-drift-part"
-ROOM, ROOM_ON_GPU = 1 << 21, 1 << 26  # numbers in one value of a batch of rows
+ROOM, ROOM_ON_GPU = 1 << 21, 1 << 24  # numbers in one value of a batch of rows; a hundred values live at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,10 @@ Shapes: C candidates, G groups, B windows, T positions, d width, h heads, e head
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -33,17 +32,18 @@ from heatfhe.circuit import Circuit
 from heatfhe.circuit import embed as embed_rows
 from heatfhe.circuit import forward as exact_forward
 from heatfhe.errors import ConfigError
+from heatfhe.search.fused import Fused, Parts, Rowwise
 from heatfhe.search.space import Counts
 from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Linear, Norm, Residual, Stage, of, turns, writers
 
-log = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 ROWS = 256  # of a score matrix at a time: half of what lies right of the diagonal is never made
-MEMORY = {"cpu": 1 << 29, "cuda": 24 << 30}  # bytes of values that candidates run together may take
+ROWS_ON_GPU = 1 << 12  # there fewer and larger pieces are quicker, and fewer shapes are compiled
+MEMORY = {"cpu": 1 << 29, "cuda": 24 << 30}  # bytes of values that candidates run together may take at most
+SHARE = 0.5  # and of the memory that a GPU has free
 GROUPS = 8  # whose score matrices, or wide activations, are held at a time
+SCORES = 6  # score matrices of a group that are held at once where nothing is compiled
 Index = NDArray[np.int64]
-Parts = tuple[Tensor, ...]
-Rowwise = Callable[[Tensor], Parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,23 @@ class Batched:
         self._rows = self._made(embed_rows(circuit, tokens, len(circuit.prefix)))[None]
         self._last = of(circuit.stages, Residual)[-1].writes
         self._until = _last_uses(circuit.stages)
-        shape = circuit.shape
-        each = tokens.size * (4 * shape.hidden + 10 * shape.width) * self._dtype.itemsize
-        self.together = max(1, MEMORY[self._device.type] // each)
-        self._compiled: dict[str, Rowwise] = {}
+        self.fused = Fused()
+        shape, on_gpu = circuit.shape, self._device.type == "cuda"
+        self._each = tokens.size * (4 * shape.hidden + 10 * shape.width) * self._dtype.itemsize
+        room = MEMORY[self._device.type]
+        if on_gpu:
+            room = min(room, int(SHARE * torch.cuda.mem_get_info()[0]))
+        self.together = max(1, room // self._each)
+        self._band = ROWS_ON_GPU if on_gpu else ROWS
+
+    def memory(self, candidates: int) -> int:
+        """Bytes that running so many candidates takes at most: weights, values, and score matrices in the making."""
+        shape, windows, length = self.circuit.shape, *self.tokens.shape
+        columns = length + len(self.circuit.prefix)
+        scores = SCORES * GROUPS * windows * shape.heads * min(self._band, length) * columns
+        weights = sum(weight.numel() for weight, _ in self._linears.values()) + shape.vocabulary * shape.width
+        logits = 3 * length * shape.vocabulary
+        return min(candidates, self.together) * self._each + (scores + weights + logits) * self._dtype.itemsize
 
     @torch.no_grad()
     def errors(self, counts: Counts, reference: Tensor) -> NDArray[np.float64]:
@@ -139,8 +152,7 @@ class Batched:
     def nats(self, counts: Counts, targets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Mean loss of the next tokens (B, T), a candidate each; infinite where a window diverges."""
         labels = torch.from_numpy(np.array(targets, dtype=np.int64)).to(self._device)
-        head = self.circuit.folded.head
-        weight, bias = self._made(head.weight), self._made(head.bias)
+        weight, bias = self._head
         (stage,) = of(self.circuit.stages, Head)
         found = np.empty(len(counts))
         for chosen in self._batches(counts):
@@ -148,6 +160,11 @@ class Batched:
             each = torch.stack([self._loss(row, labels, weight, bias) for row in last.value])
             found[chosen] = each.cpu().numpy()[last.group]
         return np.where(np.isfinite(found), found, np.inf)
+
+    @cached_property
+    def _head(self) -> tuple[Tensor, Tensor]:
+        head = self.circuit.folded.head
+        return self._made(head.weight), self._made(head.bias)
 
     def reference(self) -> Tensor:
         """The last block's hidden states (B, T, d) of the model itself, with no approximation, from float64."""
@@ -283,18 +300,19 @@ class Batched:
         the last power times the values."""
         start = k.shape[-2] - q.shape[-2]
         parts = []
-        for top in range(0, q.shape[-2], ROWS):
-            rows = q[..., top : top + ROWS, :] * (2.0 / (fit.width * stage.divisor(q.shape[-1])))
+        for top in range(0, q.shape[-2], self._band):
+            rows = q[..., top : top + self._band, :] * (2.0 / (fit.width * stage.divisor(q.shape[-1])))
             columns = start + top + rows.shape[-2]
             keys, values = k[..., :columns, :].transpose(-1, -2), v[..., :columns, :]
-            keep = torch.ones(rows.shape[-2], columns, dtype=torch.bool, device=self._device).tril_(start + top)
-            powers = self._fused(f"{stage.name} {columns}", partial(_powers, keep=keep, fit=fit))
-            noise = self._see(f"{stage.name}/scores", torch.zeros_like(rows[:1, ..., :1] * keys[:1, ..., :1, :]), top)
-            noise *= 2.0 / fit.width  # of scores, which t is a multiple of
+            powers = self._fused(f"{stage.name} {columns}", partial(_powers, diagonal=start + top, fit=fit))
+            noise = None
+            if self.sigma:
+                nothing = torch.zeros_like(rows[:1, ..., :1] * keys[:1, ..., :1, :])
+                noise = self._see(f"{stage.name}/scores", nothing, top) * (2.0 / fit.width)  # t is a multiple of scores
 
-            def attend(q: Tensor, k: Tensor, v: Tensor, run: Rowwise = powers, noise: Tensor = noise) -> Parts:
+            def attend(q: Tensor, k: Tensor, v: Tensor, run: Rowwise = powers, noise: Tensor | None = noise) -> Parts:
                 scores = torch.matmul(q, k)
-                *sums, y = run(scores + noise if self.sigma else scores)
+                *sums, y = run(scores if noise is None else scores + noise)
                 return (*sums, torch.matmul(y, v))
 
             parts.append(_in_parts(attend, rows, keys, values))
@@ -302,44 +320,18 @@ class Batched:
         return joined[1:-1], joined[0], joined[-1]
 
     def _fused(self, name: str, function: Rowwise) -> Rowwise:
-        """A function of one tensor, elementwise or along rows; on a GPU one pass over memory instead of dozens.
-
-        The function is traced as it stands, and its trace compiled: what runs is still what ``approx`` says.
-        """
-        if self._device.type != "cuda":
-            return function
-        if name not in self._compiled:
-            self._compiled[name] = _Compiled(name, function)
-        return self._compiled[name]
-
-
-class _Compiled:
-    """A function compiled at its first call; where no compiler works, the function itself."""
-
-    def __init__(self, name: str, function: Rowwise) -> None:
-        self._name, self._function, self._made = name, function, False
-
-    def __call__(self, x: Tensor) -> Parts:
-        if not self._made:
-            from torch.fx.experimental.proxy_tensor import make_fx
-
-            self._made, plain = True, self._function
-            try:
-                self._function = torch.compile(make_fx(plain)(x), dynamic=False)
-                return self._function(x)
-            except Exception as err:  # whatever a compiler raises: it is an optimisation and nothing else
-                log.warning("%s: could not be compiled (%s) and runs several times slower", self._name, err)
-                self._function = plain
-        return self._function(x)
+        """A function of one tensor, elementwise or along rows; compiled on a GPU."""
+        return self.fused(name, function) if self._device.type == "cuda" else function
 
 
 def _activated(x: Tensor, fit: ActivationFit) -> Parts:
     return (activation(x * (1.0 / fit.bound), fit),)
 
 
-def _powers(scores: Tensor, keep: Tensor, fit: SoftmaxFit) -> Parts:
-    """From scores over half their width: a row's largest exponential; sums of powers 1, 2, 4, ... of its exponentials
-    over that; and the last powers. The largest is taken out so that no power overflows."""
+def _powers(scores: Tensor, diagonal: int, fit: SoftmaxFit) -> Parts:
+    """From scores over half their width, those up to a diagonal: a row's largest exponential; sums of powers 1, 2, 4,
+    ... of its exponentials over that; and the last powers. The largest is taken out so that no power overflows."""
+    keep = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(diagonal)
     t = torch.where(keep, scores - fit.midpoint * (2.0 / fit.width), 0.0)
     y = torch.where(keep, exponential(t, fit.exponential), 0.0)
     largest = y.amax(dim=-1, keepdim=True)

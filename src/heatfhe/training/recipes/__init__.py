@@ -19,7 +19,7 @@ REFRESH_NOISE = 1.7e-4  # standard deviation per slot of the paper's bootstrap, 
 
 
 def gpt2_small(solver: Solver = "plain") -> Recipe:
-    """The paper's run for GPT-2 small: 3.5e7 tokens at context 1024. The one that docs/results.md measures.
+    """The paper's run for GPT-2 small: 3.5e7 tokens at context 1024. The one that docs/results/ measures.
 
     Ours: 8 % odd windows, domains that 256 of them have widened, with a margin of 1.3, whose softmax sums are held at
     half their end: no window of any text may diverge. In phases two and three weights learn at a fifth of the paper's
