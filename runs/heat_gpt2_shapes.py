@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-2 of medium and large shape, random weights: a HEAT step beside our control's, both with activations recomputed.
 
-    python runs/heat_gpt2_shapes.py --shape medium --text corpus.txt --plain-seconds 300 --json medium.json
-    python runs/heat_gpt2_shapes.py --shape large --updates 20 --json large.json
+    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --json medium.json
+    python runs/heat_gpt2_shapes.py --shape large --text tokens.npy.xz --updates 20 --json large.json
     python runs/heat_gpt2_shapes.py --shape tiny --context 32 --batch 2 --updates 3          # any machine
+    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --save medium.pt
+    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --load medium.pt --json medium.json
 
 One run measures both: step time (median, middle 80 %) and peak memory of the control's step and of HEAT's, on the same
 rows, one after the other in one process, each from the same weights and with the same recomputation. The bars are a
 time of at most 1.35 and a peak of at most 1.15 times the control's. With --plain-seconds the model is first trained
-plainly on the text (its bytes as tokens, or .npy of token ids) for that long, and its calibrated counts are printed.
-The estimate that heat train refuses by stands beside the peak. On a CPU steps are eager and no peak is taken.
+plainly on the text (its bytes as tokens, or .npy of token ids, either as .xz too) for that long, and its calibrated
+counts are printed; --save ends there, and --load goes on from it. The estimate that heat train refuses by stands beside
+the peak. On a CPU steps are eager and no peak is taken. A JSON line is printed for each thing that is finished.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import io
 import json
+import lzma
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +38,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from heatfhe.halting import BackOff
+from heatfhe.halting import BackOff, gpu_kernels
 from heatfhe.ranges import calibrate
 from heatfhe.sites import Prepared, prepare
 from heatfhe.training import ablation, recipe, training_memory
@@ -49,7 +54,10 @@ SHAPES = {
     "medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16},
     "large": {"n_layer": 36, "n_embd": 1280, "n_head": 20},
 }
+BARS = {"time": 1.35, "memory": 1.15}
 WARM_UP = 3
+CALIBRATED = 32  # windows
+SAID_EVERY = 20.0  # seconds
 Step = Callable[[], dict[str, float]]
 
 
@@ -58,7 +66,9 @@ def rows_of(args: argparse.Namespace, vocabulary: int) -> torch.Tensor:
     if args.text is None:
         generator = torch.Generator().manual_seed(0)
         return torch.randint(0, vocabulary, (max(64, 4 * args.batch), args.context + 1), generator=generator)
-    raw = np.load(args.text) if args.text.suffix == ".npy" else np.frombuffer(args.text.read_bytes(), dtype=np.uint8)
+    data, name = args.text.read_bytes(), args.text.name.removesuffix(".xz")
+    data = lzma.decompress(data) if name != args.text.name else data
+    raw = np.load(io.BytesIO(data)) if name.endswith(".npy") else np.frombuffer(data, dtype=np.uint8)
     length = args.context + 1
     windows = raw[: len(raw) // length * length].reshape(-1, length).astype(np.int64)
     return torch.from_numpy(np.random.default_rng(0).permutation(windows))
@@ -133,21 +143,80 @@ def timed(make: Callable[[], Step], updates: int, device: str) -> dict[str, Any]
 def trained_plainly(model: Any, rows: torch.Tensor, args: argparse.Namespace, device: str) -> dict[str, float]:
     """Plain fine-tuning of all weights on the rows, for a time; AdamW at 3e-4 after a short rise."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device == "cuda")
-    began, update, loss = time.monotonic(), 0, torch.zeros(())
+    kernels = gpu_kernels("heatfhe.training.fused") if device == "cuda" else None
+    size, vocabulary = args.plain_batch, model.config.vocab_size
+    began = said = time.monotonic()
+    update, loss = 0, torch.zeros(())
     while time.monotonic() - began < args.plain_seconds:
-        at = update * args.batch % (len(rows) - args.batch + 1)
-        part = rows[at : at + args.batch].to(device)
+        at = update * size % (len(rows) - size + 1)
+        part = rows[at : at + size].to(device, non_blocking=True)
         for group in optimizer.param_groups:
             group["lr"] = 3e-4 * min(1.0, (update + 1) / 50)
-        with torch.autocast("cuda", torch.bfloat16) if device == "cuda" else nullcontext():
+        narrow: AbstractContextManager[Any] = torch.autocast("cuda", torch.bfloat16) if kernels else nullcontext()
+        with narrow, kernels.aligned_heads(model) if kernels else nullcontext():
             logits = model(input_ids=part[:, :-1], use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), part[:, 1:].flatten())
+        if kernels:
+            loss = kernels.cross_entropy(logits, part[:, 1:], vocabulary)
+        else:
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         update += 1
-    return {"updates": update, "seconds": time.monotonic() - began, "loss": float(loss.detach())}
+        if time.monotonic() - said > SAID_EVERY or update in (1, 10):
+            said, seconds = time.monotonic(), time.monotonic() - began
+            say("plain update", update=update, loss=float(loss.detach()), seconds=seconds)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    tokens = update * size * (rows.shape[1] - 1)
+    return {
+        "updates": update, "tokens": tokens, "seconds": time.monotonic() - began, "loss": float(loss.detach())
+    }  # fmt: skip
+
+
+def say(what: str, **facts: Any) -> None:
+    """One JSON line, at once."""
+    print(json.dumps({"what": what, **facts}), flush=True)
+
+
+def compared(parent: Any, rows: torch.Tensor, args: argparse.Namespace, device: str) -> dict[str, Any]:
+    """The control's step and HEAT's, each on a fresh copy of the parent, which is not on the GPU meanwhile."""
+    parameters, out = sum(p.numel() for p in parent.parameters()), {}
+    base = recipe("gpt2-small") if args.context == 1024 else recipe("gpt2-small").adjusted(context=args.context)
+    base = replace(base, micro_tokens=args.batch * args.context, recompute=not args.keep, odd_share=0.0)
+    batch = rows[: args.batch].to(device)
+    around = nullcontext if args.keep else recomputed
+    parent.cpu()
+    for name in ("control", "heat"):
+        chosen = ablation(name, base)
+        prepared = prepare(copy.deepcopy(parent).to(device))
+        if name == "heat":
+            began = time.monotonic()
+            watched = [part.to(device) for part in rows[-CALIBRATED:, :-1].split(1)]
+            seed = calibrate(prepared, watched, args.tolerance, delta_2=chosen.delta_2, argmax=False)
+            prepared.adopt(seed)
+            counts = seed.iterations()
+            out["calibrated"] = {
+                "iterations": counts, "total": sum(counts.values()), "windows": len(watched),
+                "seconds": time.monotonic() - began,
+            }  # fmt: skip
+            say("calibrated", **out["calibrated"])
+        asked = replace(chosen, squeeze=replace(chosen.squeeze, updates=0))  # no teacher in these steps
+        need = training_memory(prepared.architecture, parameters, asked, gpu=device == "cuda")
+        with around(prepared):
+            out[name] = timed(lambda p=prepared, c=chosen: step_of(p, c, batch, device), args.updates, device)
+        out[name]["estimated_bytes"] = need.total
+        say(name, **out[name])
+        prepared = None
+        gc.collect()
+    heat, control = out["heat"], out["control"]
+    out["time_ratio"] = heat["seconds"] / control["seconds"]
+    out["memory_ratio"] = heat["peak_bytes"] / control["peak_bytes"] if device == "cuda" else None
+    met = {"time": out["time_ratio"] <= BARS["time"]}
+    met["memory"] = None if out["memory_ratio"] is None else out["memory_ratio"] <= BARS["memory"]
+    say("ratios", time=out["time_ratio"], memory=out["memory_ratio"], met=met)
+    return out | {"met": met}
 
 
 def main() -> None:
@@ -162,6 +231,9 @@ def main() -> None:
     parser.add_argument(
         "--plain-seconds", type=float, default=0.0, help="plain training before anything (default none)"
     )
+    parser.add_argument("--plain-batch", type=int, default=16, help="windows of a plain update (default 16)")
+    parser.add_argument("--save", type=Path, help="write the plainly trained weights here, and stop")
+    parser.add_argument("--load", type=Path, help="start from weights written so")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of the calibration (default 1e-4)")
     parser.add_argument("--keep", action="store_true", help="keep activations instead, in both")
     parser.add_argument("--json", type=Path, help="write the result here too")
@@ -170,7 +242,9 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     config = GPT2Config(**SHAPES[args.shape], n_positions=args.context, bos_token_id=0, eos_token_id=0)
-    parent = GPT2LMHeadModel(config).to(device).eval()
+    began = time.monotonic()
+    with torch.device(device):  # or a large one takes longer to make than to measure
+        parent = GPT2LMHeadModel(config).eval()
     parameters = sum(p.numel() for p in parent.parameters())
     rows = rows_of(args, config.vocab_size)
     out: dict[str, Any] = {
@@ -178,31 +252,16 @@ def main() -> None:
         "recompute": not args.keep, "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
     }  # fmt: skip
+    say("model", seconds=time.monotonic() - began, **out)
+    if args.load is not None:
+        parent.load_state_dict(torch.load(args.load, map_location=device))
     if args.plain_seconds:
         out["plain"] = trained_plainly(parent, rows, args, device)
-    base = recipe("gpt2-small") if args.context == 1024 else recipe("gpt2-small").adjusted(context=args.context)
-    base = replace(base, micro_tokens=args.batch * args.context, recompute=not args.keep, odd_share=0.0)
-    batch = rows[: args.batch].to(device)
-    around = nullcontext if args.keep else recomputed
-    for name in ("control", "heat"):
-        chosen = ablation(name, base)
-        prepared = prepare(copy.deepcopy(parent))
-        if name == "heat":
-            watched = [part.to(device) for part in rows[:8, :-1].split(1)]
-            seed = calibrate(prepared, watched, args.tolerance, delta_2=chosen.delta_2, argmax=False)
-            prepared.adopt(seed)
-            out["calibrated"] = {"iterations": seed.iterations(), "total": sum(seed.iterations().values())}
-        asked = replace(chosen, squeeze=replace(chosen.squeeze, updates=0))  # no teacher in these steps
-        need = training_memory(prepared.architecture, parameters, asked, gpu=device == "cuda")
-        with around(prepared):
-            out[name] = timed(lambda p=prepared, c=chosen: step_of(p, c, batch, device), args.updates, device)
-        out[name]["estimated_bytes"] = need.total
-        prepared = None
-        gc.collect()
-    heat, control = out["heat"], out["control"]
-    out["time_ratio"] = heat["seconds"] / control["seconds"]
-    out["memory_ratio"] = heat["peak_bytes"] / control["peak_bytes"] if device == "cuda" else None
-    print(json.dumps(out, indent=1))
+        say("plain", **out["plain"])
+    if args.save is not None:
+        torch.save(parent.state_dict(), args.save)
+        return
+    out |= compared(parent, rows, args, device)
     if args.json is not None:
         args.json.write_text(json.dumps(out, indent=1) + "\n")
 

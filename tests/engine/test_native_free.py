@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free running of the default model under encryption, as the paper shows it: four prompts, 32 tokens each (slow)."""
+"""Free running of the default model under encryption, as the paper shows it: four prompts, 32 tokens each (slow).
+
+With HEATFHE_FREE_RUNS=FOLDER a finished prompt is kept there, and a second call goes on with the next one.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +31,9 @@ def test_four_prompts_of_32_tokens_agree_but_for_near_ties() -> None:
     made = plan(circuit, params, programs=("generate", "prompt", "logits"), context=64)
     ring, engine = open_engine("native", key_request(made), threads=2)
     end, costs = Endpoint(engine, ring.encrypt, ring.decrypt), cost_table(default_cost(params, "cpu"))
-    runs = free_runs(made, circuit, end, prompts, TOKENS, engine="native", costs=costs, kl_every=8)
+    kept = os.environ.get("HEATFHE_FREE_RUNS")
+    folder = Path(kept) if kept else None
+    runs = free_runs(made, circuit, end, prompts, TOKENS, engine="native", costs=costs, kl_every=8, folder=folder)
     assert sum(len(run.steps) for run in runs) == 128
     assert sum(run.agreed for run in runs) >= 126
     assert all(step.gap <= NEAR_TIE for run in runs for step in run.misses)

@@ -8,7 +8,7 @@ import pytest
 
 from heatfhe.approx import Depth, ReciprocalFit, evaluate, fit_inverse_sqrt, inverse_sqrt, reciprocal
 from heatfhe.errors import ConfigError, ObliviousError
-from heatfhe.planning.plaintexts import Bias, Diagonal, Mask, Position, Public, Skew
+from heatfhe.planning.plaintexts import Bias, Diagonal, Mask, Position, Public, Share, Skew
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
 from heatfhe.planning.weights import Dense, Embedding, Projection, Unembedding, parse_weight
@@ -199,6 +199,7 @@ PLAINTEXTS = {
     "1.0*position": Public.of(Position()),
     "2.0*bias:h.0.attn.c_attn/k": Public(2.0, 0.0, Bias(Projection("h.0.attn.c_attn", "k"))),
     "1.0*bias:head": Public.of(Bias(Unembedding(False))),
+    "0.5*share:2:3:32": Public(0.5, 0.0, Share(2, 3, 32)),
     "1.0*map:h.0.attn.c_attn/q:-4:1": Public.of(Diagonal(Projection("h.0.attn.c_attn", "q"), -4, 1)),
 }
 
@@ -223,6 +224,7 @@ def test_plaintexts_and_their_keys(key: str) -> None:
         "", "mask*2", "1", "nan", "1e999", "1.0*", "1.0*nobody", "1.0*causal*causal", "1.0*rows*rows", "1.0*rows^1",
         "1.0*rows^65", "1.0*rows^nan", "1.0*rows^0", "1.0*causal^2", "1.0*first.", "1.0*append.q", "1.0*skew.x",
         "1.0*skew.03", "1.0*map:a:b", "1.0*map:a:0:x", "1.0*bias:a/b/c", "1.0*bias:embedding.0", "1.0*what:a",
+        "1.0*share:0:2", "1.0*share:3:3:1", "1.0*share:-1:2:1", "1.0*share:0:2:0", "1.0*shift:1:2:3",
         "1.0*skew." + "9" * 5000, "1.0*position^2", "1.0*words*rows",
     ],
 )  # fmt: skip

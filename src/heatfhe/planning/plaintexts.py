@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
+from heatfhe.planning.pack import power_of_two
 from heatfhe.planning.weights import Biased, Embedding, Weight, parse_weight, placed
 from heatfhe.stages import turns
 
@@ -259,7 +260,44 @@ class Store(_Slots):
         return np.asarray((e % p.m == self.row) & (self.block * p.t + c <= position), dtype=np.float64)
 
 
-_NUMBERED: Mapping[str, type[Shift] | type[Order] | type[Store]] = {"shift": Shift, "order": Order, "store": Store}
+@dataclass(frozen=True, slots=True)
+class Share(_Slots):
+    """The slots of one block of tokens where numbers of ``blocks`` blocks share a ciphertext: stretches of ``stretch``
+    slots in turn, the next power of two of them a round; the last block has what is left of a round."""
+
+    block: int
+    blocks: int
+    stretch: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.block < self.blocks and self.stretch > 0):
+            raise ConfigError(f"{self.key}: a share is that of one of its blocks, in whole slots")
+
+    @property
+    def key(self) -> str:
+        return f"share:{self.block}:{self.blocks}:{self.stretch}"
+
+    @property
+    def turns(self) -> int:
+        """Stretches of a round."""
+        return power_of_two(self.blocks)
+
+    @property
+    def own(self) -> int:
+        """How many of them are this block's."""
+        return self.turns - self.block if self.block == self.blocks - 1 else 1
+
+    def period(self, s: PlaintextSource) -> int:
+        return self.turns * self.stretch
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        turn = np.arange(s.packing.n) // self.stretch % self.turns
+        return np.asarray(np.minimum(turn, self.blocks - 1) == self.block, dtype=np.float64)
+
+
+_NUMBERED: Mapping[str, type[Shift] | type[Order] | type[Store] | type[Share]] = {
+    "shift": Shift, "order": Order, "store": Store, "share": Share,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +316,7 @@ class Diagonal(_Slots):
         return s.diagonal(self.weight, self.giant, self.baby)
 
 
-Factor = Union[Mask, Turn, Skew, Position, Bias, Diagonal, Rows, Shift, Order, Store]
+Factor = Union[Mask, Turn, Skew, Position, Bias, Diagonal, Rows, Shift, Order, Store, Share]
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,8 +416,10 @@ def _factor(name: str) -> Factor:
         kind, _, rest = name.partition(".")
         return Skew(int(rest)) if kind == "skew" else Rows(name) if kind == "rows" else Mask(name)
     if kind in _NUMBERED:
-        first, second = rest.split(":")
-        return _NUMBERED[kind](int(first), int(second))
+        made, numbers = _NUMBERED[kind], [int(number) for number in rest.split(":")]
+        if len(numbers) != len(fields(made)):
+            raise ValueError(name)
+        return made(*numbers)
     if kind == "map":
         weight, giant, baby = rest.split(":")
         return Diagonal(parse_weight(weight), int(giant), int(baby))

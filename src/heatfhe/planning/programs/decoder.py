@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from heatfhe.approx import inverse_sqrt, rms_norm
 from heatfhe.circuit import Circuit
@@ -142,19 +142,30 @@ def _run(b: Builder, program: ProgramName) -> Recorder:
     return r
 
 
-def norm(b: Builder, stage: Norm, x: Traced, stride: int = 1) -> Traced:
-    """A norm over entries that lie ``stride`` slots apart."""
+def norm(
+    b: Builder,
+    stage: Norm,
+    x: Traced,
+    stride: int = 1,
+    *,
+    gather: Callable[[Traced], Traced] = lambda z: z,
+    scatter: Callable[[Traced], Traced] = lambda y: y,
+) -> Traced:
+    """A norm over entries that lie ``stride`` slots apart. ``gather`` puts the sums of all ciphertexts into one, where
+    the root is taken, and ``scatter`` brings each its own."""
     r, c, scale = b.r, b.circuit.calibration.norms[stage.name], b.scales.norms[stage.name]
     fit = c.fit.scaled(scale.square)
 
     def sum_of_squares(v: Traced) -> Traced:
         with r.group():
-            z = r.sum_over(v * v, stride, b.p.D, period=stride) * scale.square_times + c.width * c.eps * scale.square
+            z = gather(r.sum_over(v * v, stride, b.p.D, period=stride)) * scale.square_times
+            z = z + c.width * c.eps * scale.square
         r.weigh(v, (fit.lo / scale.square_times / b.p.D) ** 0.5)
         return r.domain(z, fit.lo, fit.hi)
 
     def inverse_root(z: Traced) -> Traced:
-        return r.weigh(r.last(inverse_sqrt(z, fit, c.goldschmidt_count, c.newton_count, gain=scale.gain)))
+        y = r.weigh(r.last(inverse_sqrt(z, fit, c.goldschmidt_count, c.newton_count, gain=scale.gain)))
+        return scatter(y)
 
     with r.scope(stage.name, "layernorm"):
         skew = b.mlp is not None and _feeds_mlp(b, stage)

@@ -37,7 +37,7 @@ from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, Packing, linear_map
-from heatfhe.planning.plaintexts import Bias, Order, Public, Rows, Shift, Store
+from heatfhe.planning.plaintexts import Bias, Order, Public, Rows, Share, Shift, Store
 from heatfhe.planning.programs.attention import COMMON, THIRDS, carried_ahead, summed
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.programs.decoder import check_layouts, norm
@@ -93,7 +93,7 @@ class _Packed:
             values[embed.writes] = r.assume(x + Public.of(Rows.POSITIONS), size) if positions else x
         for stage in b.circuit.stages[1:]:
             if isinstance(stage, Norm):
-                values[stage.writes] = norm(b, stage, values[stage.reads], p.t)
+                values[stage.writes] = self.norm(stage, values[stage.reads])
             elif isinstance(stage, Attention):
                 values[stage.writes] = self.attention(stage, values)
             elif isinstance(stage, Activation):
@@ -108,6 +108,34 @@ class _Packed:
                         values[stage.reads], [[Unembedding(False, k)] for k in range(p.vocabulary_parts)]
                     )
                     r.output(stage.writes, r.assume(logits, b.bound(stage.writes)))
+
+    def norm(self, stage: Norm, x: Traced) -> Traced:
+        """A norm of every token; the roots of all blocks are taken in one ciphertext."""
+        return norm(
+            self.b, stage, x, self.p.t,
+            gather=lambda z: self.gather(z, self.p.t), scatter=lambda y: self.scatter(y, self.p.t, x.facts.parts),
+        )  # fmt: skip
+
+    def gather(self, numbers: Traced, stretch: int) -> Traced:
+        """Numbers of period ``stretch``, a ciphertext for each block, in one: a solver then has one value to refresh.
+        A mask, and another to scatter what it makes of them."""
+        blocks = numbers.facts.parts
+        if blocks == 1:
+            return numbers
+        shares = [Public.of(Share(k, blocks, stretch)) for k in range(blocks)]
+        return self.r.plain_sum([(self.r.select(numbers, k), share) for k, share in enumerate(shares)])
+
+    def scatter(self, numbers: Traced, stretch: int, blocks: int) -> Traced:
+        """The inverse: every block's own numbers, as often as its ciphertext holds them."""
+        if blocks == 1:
+            return numbers
+        size = float(numbers.facts.bounds().max())
+        parts = []
+        with self.r.group():
+            for share in (Share(k, blocks, stretch) for k in range(blocks)):
+                own = numbers * (Public.of(share) * (1.0 / share.own))
+                parts.append(self.r.sum_over(own, stretch, share.turns, period=stretch))
+            return self.r.assume(self.r.join(*parts), size)
 
     def kept(self, x: Traced) -> Traced:
         """The blocks of a value that queries are made of, and everything after them."""
@@ -291,7 +319,8 @@ class _Packed:
                 s = r.join(*parts)
                 if p.Hp > b.circuit.shape.heads:
                     s = s + Public.of(Rows.IDLE) * (aim * math.sqrt(fit.lo / fit.hi))
-            s.facts.period = p.stride
+                s.facts.period = p.stride
+                s = self.gather(s, p.stride) if self.whole else s
             return r.domain(s, aim * least / fit.hi, aim)
 
         def solver(number: int, count: int, last: bool) -> Callable[[Traced], Traced]:
@@ -311,6 +340,7 @@ class _Packed:
             def solve(s: Traced) -> Traced:
                 given = gain.coefficient if last else gain * every
                 y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=given, ahead=ahead)), part=part) * times
+                y = self.scatter(y, p.stride, self.queries) if self.whole else y
                 return y if len(self.scores) == self.queries else r.join(*(r.select(y, q) for q, _ in self.scores))
 
             return solve
