@@ -73,3 +73,23 @@ def test_32_encrypted_images_have_the_clear_engines_labels() -> None:
     assert np.abs(secret - expected).max() < 2e-2 * np.abs(expected).max()
     assert np.abs(expected - circuit.run(pixels)[:, 0]).max() < 1e-8 * np.abs(expected).max()
     assert (secret.argmax(-1) == wanted).mean() > 0.9
+
+
+@pytest.mark.slow
+def test_an_image_of_several_ciphertexts() -> None:
+    """Rows in more than one block, whose solvers share a ciphertext: logits to the bits of a single token's."""
+    from tests.vit_tiny import exported
+
+    _, images, circuit = exported(3)
+    assert circuit.grid is not None
+    made = plan(circuit, preset("insecure-native-11"))
+    packing, level = made.packing.tokens, made.program("classify").inputs["x"].level
+    clear = ClearEngine(made.params, request=key_request(made))
+    ring, engine = open_engine("native", key_request(made), threads=1)
+    blocks = packing.pack_image(circuit.grid.project(images[0].numpy(), circuit.folded.token))
+    assert len(blocks) == 3
+    ours, theirs = (Conversation(Runner(made, e, made.source(circuit))) for e in (engine, clear))
+    parts = ours.classify([engine.parse(ring.encrypt(v, level=level)) for v in blocks])
+    secret = packing.unpack_vocabulary([ring.decrypt(engine.dump(v)) for v in parts])
+    open_ = packing.unpack_vocabulary([v.slots for v in theirs.classify([clear.value(v, level) for v in blocks])])
+    assert np.abs(secret - open_).max() < 2.0**-14 * np.abs(open_).max()

@@ -69,6 +69,19 @@ def test_laws_4_and_6_the_circuit_is_its_plan_and_the_trace_is_public(seed: int)
         assert len(traces[0]) > 50
 
 
+def test_the_roots_of_all_blocks_are_taken_in_one_ciphertext() -> None:
+    """A norm squares every block and multiplies it by its root: one block more is two products more, not a solver's."""
+    circuit, products = exported(0)[2], {}
+    name = next(iter(circuit.calibration.norms))
+    for slots in (64, 128):
+        program = plan(circuit, clear_params(slots)).program("classify")
+        blocks = len(program.inputs["x"].values)
+        products[blocks] = sum(step.name == name and step.kind == "multiply" for step in program.steps)
+    assert sorted(products) == [2, 3]
+    assert products[3] == products[2] + 2
+    assert products[2] > 6
+
+
 def classify(made: Plan, circuit: Circuit, image: Any, seen: Any) -> Any:
     """Logits of an image by the plan, on the clear engine."""
     assert circuit.grid is not None

@@ -128,7 +128,7 @@ def test_a_prompt_of_128_tokens_at_once_takes_a_tenth_of_the_seconds() -> None:
     params, table = preset("native-16-r40-lean"), cost_table("native-16-r40-lean-h200")
     made = plan(gpt2_small("heat"), params, cost=table, context=128, programs=("prompt",), mlp="A", prefill=128)
     packed, single = made.program("prefill"), made.program("prompt")
-    assert len(packed.bootstraps()) <= 148
+    assert len(packed.bootstraps()) <= 160
     assert len(single.bootstraps()) >= 60
     assert packed.predicted_seconds / 128 < single.predicted_seconds / 10
 

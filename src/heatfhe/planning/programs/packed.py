@@ -22,7 +22,9 @@ see what it sees, so their values are its own and in their domains if the prompt
 
 Images. Every row sees all rows, so all have one length, a number, and no cache is written; the mask leaves out what
 fills the last block. Logits are the class token's, the first of the first block: after the last attention's keys and
-values no other block is computed.
+values no other block is computed. The numbers that solvers iterate on, one per row, share a ciphertext of all blocks
+(gather, scatter): two levels, and a third of the refreshes for three blocks. Rows of a prompt do not: their lengths
+are vectors in the order of the blocks, and the cache would keep fewer bits.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ class _Packed:
                     r.output(stage.writes, r.assume(logits, b.bound(stage.writes)))
 
     def norm(self, stage: Norm, x: Traced) -> Traced:
-        """A norm of every token; the roots of all blocks are taken in one ciphertext."""
+        """A norm of every token; of an image the roots of all blocks are taken in one ciphertext."""
+        if not self.whole:
+            return norm(self.b, stage, x, self.p.t)
         return norm(
             self.b, stage, x, self.p.t,
             gather=lambda z: self.gather(z, self.p.t), scatter=lambda y: self.scatter(y, self.p.t, x.facts.parts),
