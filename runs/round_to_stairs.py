@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A circuit's counts rounded to the stairs of its plan: what a bootstrap fewer costs in perplexity, weights untouched.
 
-    python runs/round_to_stairs.py default --params insecure-openfhe-12 [--within 0.01] [--windows 16] [--processes 2]
+    python runs/round_to_stairs.py default [--params insecure-openfhe-12] [--within 0.01] [--windows 16] [--out DIR]
 
 Plans price the counts (a token up to its logits). The text is the one that heat train takes for the default model, or
 --tokens, a one-dimensional .npy. Its last --held-out windows, those that heat compare judges by, judge the result; the
 --windows before them, the end of what was trained on, guard it. A saving counts if it is at least --least of the mean
-price of a bootstrap. Prints the moves and one JSON line.
+price of a bootstrap. Prints the moves and one JSON line; --out saves the circuit.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--least", type=float, default=0.5)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="folder for the rounded circuit")
     args = parser.parse_args()
     circuit = text_circuit(args.circuit)
     if args.tokens is None:
@@ -83,8 +84,11 @@ def main() -> int:
         "iterations": [sum(circuit.calibration.with_counts(c).iterations().values()) for c in (own, found.counts)],
         "bootstraps": [start.bootstraps, end.bootstraps], "seconds": [start.seconds, end.seconds],
         "held_out_perplexity": perplexity, "losses_measured": found.judged,
+        "guard_perplexity": [round(math.exp(v), 4) for v in (limit - math.log1p(args.within), found.loss)],
     }  # fmt: skip
     print(json.dumps(line))
+    if args.out is not None:
+        circuit.with_counts(found.counts).save(args.out)
     return 0
 
 
