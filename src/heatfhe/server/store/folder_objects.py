@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects as files below a folder. What is not whole has a name that starts with a dot, and is nobody's object."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from heatfhe.server.store.objects import Objects, checked_name, sha256_of
+
+
+class FolderObjects(Objects):
+    """A folder of a file system that has hard links, which is how a name is given to one writer alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        """The file of an object."""
+        return self.folder / checked_name(name)
+
+    def put(self, name: str, data: bytes) -> str:
+        path = self.path(name)
+        with self._written(path, data) as partial:
+            os.replace(partial, path)
+        return sha256_of(data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self.path(name)
+        if path.exists():
+            return False
+        with self._written(path, data) as partial:
+            try:
+                os.link(partial, path)
+            except FileExistsError:
+                return False
+        return True
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return self.path(name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def listing(self, prefix: str = "") -> dict[str, int]:
+        found = {}
+        for root, folders, names in os.walk(self.folder / checked_name(prefix) if prefix else self.folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                path = Path(root, name)
+                with contextlib.suppress(FileNotFoundError):
+                    if not name.startswith("."):
+                        found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+        return dict(sorted(found.items()))
+
+    def delete(self, name: str) -> None:
+        path = self.path(name)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+        self._prune(path.parent)
+
+    @contextmanager
+    def _written(self, path: Path, data: bytes) -> Iterator[Path]:
+        """A file with the data beside its place, gone at the end; a folder made for it goes too if nothing came."""
+        partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+        try:
+            for last in (False, True):  # another's delete may take the empty folder away again
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    file = partial.open("wb")
+                    break
+                except FileNotFoundError:
+                    if last:
+                        raise
+            with file as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            yield partial
+        finally:
+            partial.unlink(missing_ok=True)
+            if not path.exists():
+                self._prune(path.parent)
+
+    def _prune(self, folder: Path) -> None:
+        """Remove folders that have become empty, as an object store has none."""
+        with contextlib.suppress(OSError):
+            while folder != self.folder:
+                folder.rmdir()
+                folder = folder.parent
