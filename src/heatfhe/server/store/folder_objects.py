@@ -57,6 +57,9 @@ class FolderObjects(Objects):
                         found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
         return dict(sorted(found.items()))
 
+    def below(self, prefix: str) -> FolderObjects:
+        return FolderObjects(self.path(prefix))
+
     def delete(self, name: str) -> None:
         path = self.path(name)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

@@ -79,6 +79,10 @@ class Objects(ABC):
         path.unlink()
         return found
 
+    def below(self, prefix: str) -> Objects:
+        """The part of this store below a prefix, with names of its own."""
+        return _Part(self, checked_name(prefix))
+
     def delete_below(self, prefix: str) -> None:
         """Remove every object below a prefix."""
         for name in self.listing(prefix):
@@ -98,6 +102,32 @@ class Objects(ABC):
         """The body of a record, None where there is none; refused if it is not whole or of another kind."""
         data = self.read(name)
         return None if data is None else parse_record(data, name, kind, versions)
+
+
+class _Part(Objects):
+    """The objects below a prefix."""
+
+    def __init__(self, whole: Objects, prefix: str) -> None:
+        self._whole, self._prefix = whole, prefix
+
+    def put(self, name: str, data: bytes) -> str:
+        return self._whole.put(self._full(name), data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._whole.create(self._full(name), data)
+
+    def read(self, name: str) -> bytes | None:
+        return self._whole.read(self._full(name))
+
+    def listing(self, prefix: str = "") -> dict[str, int]:
+        found = self._whole.listing(self._full(prefix) if prefix else self._prefix)
+        return {name[len(self._prefix) + 1 :]: size for name, size in found.items()}
+
+    def delete(self, name: str) -> None:
+        self._whole.delete(self._full(name))
+
+    def _full(self, name: str) -> str:
+        return f"{self._prefix}/{checked_name(name)}"
 
 
 def open_objects(place: str | Path) -> Objects:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heatfhe.server.store.disk import folder_bytes, need_room
+from heatfhe.server.store.objects import Objects
 from heatfhe.wire import Refusal
 
 INCOMING = "incoming"  # uploads on their way; they count by what they were announced with
@@ -18,6 +19,11 @@ INCOMING = "incoming"  # uploads on their way; they count by what they were anno
 def client_bytes(folder: Path) -> int:
     """Bytes a client's folder holds, without uploads on their way."""
     return folder_bytes(folder) - folder_bytes(folder / INCOMING)
+
+
+def stored_bytes(part: Objects) -> int:
+    """The same for a client's part of an object store."""
+    return sum(size for name, size in part.listing().items() if not name.startswith(f"{INCOMING}/"))
 
 
 def over_quota(size: int, used: int, most: int) -> Refusal:

@@ -135,7 +135,9 @@ class SessionStore:
         """Remove what killed processes left: sessions that were never whole, states that are not current."""
         with self._lock:
             for home in self._folder.glob("*/sessions"):
-                remove_nameless(home, "session.json", ("journal.json", "lock", "state-*", ".*.partial", ".*.old"))
+                remove_nameless(
+                    home, "session.json", ("journal.json", "lock", "turns", "state-*", ".*.partial", ".*.old")
+                )
                 for folder in [p.parent for p in home.glob("*/session.json")]:
                     journal = Journal(folder)
                     # A worker of the former server may be about to end; it tidies up itself when the next one works.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from heatfhe.files import plain, remade
+from heatfhe.server.work.pace import SNAPSHOT_SECONDS
 from heatfhe.wire import Limits
 
 
@@ -43,7 +44,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One job to run, or to go on with."""
+    """One job to run, or to go on with. Between snapshots lie at least ``snapshot_seconds`` of computing."""
 
     job: str
     job_folder: Path
@@ -52,6 +53,7 @@ class Assignment:
     seconds_per_unit: float
     client_folder: Path
     client_bytes: int
+    snapshot_seconds: float = SNAPSHOT_SECONDS
 
     def placed(self, store: Path) -> Assignment:
         """The same with paths that can be opened, where the server's folder is ``store``."""
@@ -102,7 +104,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """``unit`` of ``units`` are over and journalled, and so many outputs can be fetched.
+    """``unit`` of ``units`` are over, and so many outputs can be fetched.
+
+    After a kill those since the last snapshot run again: the number then begins lower than it was.
 
     ``exceeded`` is of simulated models only, where nothing is secret: refreshes that met more than was planned for.
     """

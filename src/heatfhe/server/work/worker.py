@@ -21,8 +21,10 @@ from typing import TextIO
 from heatfhe.errors import HeatError, MissingKeyError, WireError
 from heatfhe.server.faults import log_fault
 from heatfhe.server.store.disk import FULL
+from heatfhe.server.store.lease import LeaseLost
 from heatfhe.server.wall import close_wall
 from heatfhe.server.work.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Ready, Record, pack, unpack
+from heatfhe.server.work.pace import Pace
 from heatfhe.server.work.perform import CancelledWork, perform
 from heatfhe.wire import MessageFile, Refusal
 
@@ -86,6 +88,7 @@ def main() -> int:
         emit(Broken(code=_code(err), message=_message(err)))
         return 1
     emit(Ready())
+    pace = Pace()
     while True:
         task = orders.runs.get().placed(first.store)
         try:
@@ -96,7 +99,11 @@ def main() -> int:
                 emit=emit,
                 cancelled=partial(orders.cancelled, task.job),
                 yielding=partial(orders.yielding, task.job),
+                pace=pace,
             )
+        except LeaseLost:  # another worker has the session: whoever still listens to this one sees it end
+            logger.warning("a worker lost its lease and ends")
+            return 1
         except CancelledWork:
             emit(Ended(job=task.job, state="cancelled"))
         except Exception as err:  # bytes from strangers end their own job, never the process that other jobs share
