@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -179,12 +180,14 @@ def test_a_turn_that_ended_is_followed_at_once(reach: Reach) -> None:
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_stopped_between_any_two_calls_to_the_store_it_changes_nothing_for_its_successor(at: int) -> None:
+@pytest.mark.parametrize("writes", [True, False])
+def test_stopped_between_any_two_calls_to_the_store_it_changes_nothing_for_its_successor(at: int, writes: bool) -> None:
     """The worst moment: the first has checked its turn and is stopped before it writes or deletes. While it stands
-    still the second takes over, goes on from what it finds and writes; then the first does the rest of what it was
-    at."""
+    still the second takes over and goes on from what it finds; then the first does the rest of what it was at, after
+    the second ``writes`` or while it still computes."""
     time, objects = Time(), MemoryObjects()
     calls, seen = 0, Snapshot()
+    second, during = journal(objects, time), ExitStack()
 
     class Interrupted(Objects):
         """The first process's way to the store: before its call ``at``, the second has its turn."""
@@ -193,10 +196,10 @@ def test_stopped_between_any_two_calls_to_the_store_it_changes_nothing_for_its_s
             nonlocal calls, seen
             calls += 1
             if calls == at + 1:
-                second = journal(objects, time)
-                with second.lock():
-                    second.tidy()
-                    seen = second.read()
+                during.enter_context(second.lock())
+                second.tidy()
+                seen = second.read()
+                if writes:
                     second.write(snapshot(7))
 
         def put(self, name: str, data: bytes) -> str:
@@ -231,8 +234,11 @@ def test_stopped_between_any_two_calls_to_the_store_it_changes_nothing_for_its_s
         met = calls > at
         calls = -1000
     assert met, "the write has fewer calls than this test has moments"
-    found = Journal(objects).read()
-    assert found == snapshot(7)
+    if not writes:
+        assert second.read() == seen
+        second.write(snapshot(7))
+    during.close()
+    assert Journal(objects).read() == snapshot(7)
     assert seen in (snapshot(1), snapshot(2))  # whole, whichever it was
     assert not finished or seen == snapshot(2)  # what was reported as written was there for the second
 
