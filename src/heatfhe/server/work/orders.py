@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from heatfhe.files import plain, remade
-from heatfhe.server.work.pace import SNAPSHOT_SECONDS
+from heatfhe.planning import SNAPSHOT_SECONDS
 from heatfhe.wire import Limits
 
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SHARE = 0.1  # of the seconds a job computes, at most this for storing its snapshots
-SNAPSHOT_SECONDS = 30.0  # of computing, between two snapshots: about what a kill may cost
+from heatfhe.planning import SNAPSHOT_SECONDS, SNAPSHOT_SHARE
 
 
 class Pace:
@@ -33,7 +32,7 @@ class Pace:
         """Whether the unit that has just ended should be stored."""
         if self._cost is None:
             return True
-        return self._since >= self._least and self.stored + 2 * self._cost <= SHARE * self.computed
+        return self._since >= self._least and self.stored + 2 * self._cost <= SNAPSHOT_SHARE * self.computed
 
     @contextmanager
     def computing(self) -> Iterator[None]:
