@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -283,13 +284,20 @@ def test_a_stopped_and_resumed_process_has_its_write_refused(tmp_path: Path) -> 
 KILLED = STOPPED.replace("SIGSTOP", "SIGKILL")
 
 
-def test_a_killed_process_is_followed_at_once(tmp_path: Path) -> None:
-    """A lease of an hour, whose holder is gone: its file lock went with it."""
+@pytest.mark.parametrize("known", ["by its lock", "by its number"])
+def test_a_killed_process_is_followed_at_once(tmp_path: Path, known: str) -> None:
+    """A lease of an hour, whose holder is gone: its file lock went with it, and this machine knows it is no more."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
     time = Time()
-    mine = journal(_folder(tmp_path), time, seconds=3600.0)
+    with (tmp_path / "lock").open("ab") as held:
+        if known == "by its number":
+            fcntl.flock(held.fileno(), fcntl.LOCK_EX)  # so that the lock says nothing
+        _followed(journal(_folder(tmp_path), time, seconds=3600.0), time)
+
+
+def _followed(mine: Journal, time: Time) -> None:
     with mine.lock():
         assert time.now == 0.0
         assert mine.read().position == 1

@@ -38,7 +38,8 @@ def test_what_was_put_is_found_listed_and_deleted(reach: Reach, tmp_path: Path) 
     assert store.listing() == {"clients/alicea/blobs/k": 7}
     assert store.read("clients/alice/blobs/k") is None
     (tmp_path / "upload").write_bytes(b"message")
-    assert store.take("jobs/request.bin", tmp_path / "upload") == sha256_of(b"message")
+    store.take("jobs/request.bin", tmp_path / "upload")
+    assert (store.size("jobs/request.bin"), store.size("jobs/other")) == (7, None)
     assert not (tmp_path / "upload").exists()
     other.fetch("jobs/request.bin", sha256_of(b"message"), tmp_path / "fetched")
     assert (tmp_path / "fetched").read_bytes() == b"message"

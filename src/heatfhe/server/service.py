@@ -24,6 +24,7 @@ from heatfhe.server.store.disk import disk_errors
 from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.store.jobs import ACTIVE, Job, JobStore
 from heatfhe.server.store.keys import KeySetStatus, KeyStore
+from heatfhe.server.store.objects import open_objects
 from heatfhe.server.store.quota import INCOMING, Quota
 from heatfhe.server.store.sessions import Session, SessionStore
 from heatfhe.server.store.shelf import absolute, shelve, store_mark
@@ -56,11 +57,12 @@ class Service:
         settings.folder.chmod(0o700)
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
-        self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes)
-        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client)
-        self.sessions = SessionStore(self.home, most=settings.sessions_per_client)
+        objects = open_objects(settings.store).below(self.home.name) if settings.store else None
+        self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes, objects=objects)
+        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client, objects=objects)
+        self.sessions = SessionStore(self.home, most=settings.sessions_per_client, objects=objects)
         self.events, self.metrics = EventHub(), Metrics()
-        self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now)
+        self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now, objects=objects)
         self.queue = FairQueue(most=settings.queue_jobs, most_per_client=settings.queue_jobs_per_client)
         self.rates = RateLimiter(settings.requests_per_second, settings.request_burst)
         environment = dict(settings.worker_environment)
@@ -339,6 +341,8 @@ class Service:
             key_set=session.key_set,
             memory=self.settings.worker_bytes,
             limits=self.limits(model),
+            objects=self.settings.store,
+            cache_bytes=self.settings.key_cache_bytes,
         )
         order = Assignment(
             job=job.job,
@@ -348,6 +352,8 @@ class Service:
             seconds_per_unit=model.config.price.seconds_per_token,
             client_folder=self._name(self.home / job.client),
             client_bytes=self.settings.client_bytes,
+            snapshot_seconds=self.settings.snapshot_seconds,
+            request=job.request,
         )
         return (session.config_id, job.client, session.key_set), opening, order
 

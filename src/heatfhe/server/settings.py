@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import ConfigError
+from heatfhe.planning import SNAPSHOT_SECONDS
 from heatfhe.wire import is_name
 
 DAY = 86_400
-_MAY_BE_ZERO = ("worker_bytes", "reserve_bytes")
+_MAY_BE_ZERO = ("worker_bytes", "reserve_bytes", "key_cache_bytes", "snapshot_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,17 @@ class Settings:
     With ``ray``, the address of a Ray cluster, jobs run on ``seats`` there, from the first number to the second. One is
     added when a job has waited for ``grow_seconds`` and goes after ``idle_seconds`` with nothing to do. A seat on a CPU
     takes ``seat_cpus`` cores, one on a GPU takes the GPU.
+
+    With ``store``, the URL of an object store, keys, requests, outputs and what sessions hold are there; records and
+    uploads on their way stay in the folder. A machine with seats keeps up to ``key_cache_bytes`` of keys from it.
+    Between two snapshots of a session a job computes for at least ``snapshot_seconds``.
     """
 
     folder: Path
     models: tuple[ModelSource, ...]
+    store: str = ""
+    key_cache_bytes: int = 64 << 30
+    snapshot_seconds: float = SNAPSHOT_SECONDS
     insecure: bool = False
     simulate: bool = False
     joined: bool = False

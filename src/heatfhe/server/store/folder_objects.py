@@ -16,8 +16,9 @@ from heatfhe.server.store.objects import Objects, checked_name, sha256_of
 class FolderObjects(Objects):
     """A folder of a file system that has hard links, which is how a name is given to one writer alone."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, prune: bool = True) -> None:
+        """``prune`` removes folders that become empty, as an object store has none."""
+        self.folder, self._prunes = folder, prune
 
     def path(self, name: str) -> Path:
         """The file of an object."""
@@ -58,13 +59,22 @@ class FolderObjects(Objects):
         return dict(sorted(found.items()))
 
     def below(self, prefix: str) -> FolderObjects:
-        return FolderObjects(self.path(prefix))
+        return FolderObjects(self.path(prefix), prune=self._prunes)
 
     def delete(self, name: str) -> None:
         path = self.path(name)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             path.unlink()
         self._prune(path.parent)
+
+    def take(self, name: str, path: Path) -> None:
+        place = self.path(name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, place)
+
+    def size(self, name: str) -> int | None:
+        path = self.path(name)
+        return path.stat().st_size if path.exists() else None
 
     @contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
@@ -90,8 +100,7 @@ class FolderObjects(Objects):
                 self._prune(path.parent)
 
     def _prune(self, folder: Path) -> None:
-        """Remove folders that have become empty, as an object store has none."""
         with contextlib.suppress(OSError):
-            while folder != self.folder:
+            while self._prunes and folder != self.folder:
                 folder.rmdir()
                 folder = folder.parent

@@ -6,8 +6,9 @@
 
 A turn is taken by creating the next number's lease, which one process alone can do. A holder says that it lives every
 few seconds; one whose lease has not changed for as long as a lease lasts, by the clock of whoever waits, has lost it.
-So has one that is known to be gone: on a folder a file lock ends with its process. Numbers only grow, and readers look
-at the highest: what a former holder still writes lands under its own number, where nobody looks.
+So has one that is known to be gone: this machine knows its own processes, and on a folder a file lock ends with its
+process. Numbers only grow, and readers look at the highest: what a former holder still writes lands under its own
+number, where nobody looks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import math
+import os
 import secrets
 import threading
 import time
@@ -63,6 +65,7 @@ class Lease:
         self._objects, self._seconds, self._clock, self._sleep = objects, seconds, clock, sleep
         self._beating = beating
         self._holder, self._beats, self._locked = secrets.token_hex(16), 0, False
+        self._process = _process("self")
         self.number = 0
 
     @contextmanager
@@ -121,7 +124,7 @@ class Lease:
         while True:
             self._locked = self._locked or mine()
             number, body = seen
-            if not number or body["ended"] or (self._locked and body["locked"]):
+            if not number or body["ended"] or (self._locked and body["locked"]) or _gone(body["process"]):
                 return
             if self._clock() - since >= self._seconds:
                 return
@@ -140,7 +143,8 @@ class Lease:
 
     def _body(self, ended: bool = False) -> dict[str, Any]:
         """``locked`` says that its holder has the file lock: whoever gets that knows it to be gone."""
-        return {"holder": self._holder, "beats": self._beats, "ended": ended, "locked": self._locked}
+        facts = {"holder": self._holder, "process": self._process, "beats": self._beats}
+        return {**facts, "ended": ended, "locked": self._locked}
 
     def _take(self) -> bool:
         """Create the next turn's lease; False if another was quicker."""
@@ -175,3 +179,23 @@ class Lease:
 def _opened(path: Path) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("ab")
+
+
+def _process(pid: str) -> str:
+    """A process by the machine's boot, its space of process numbers, its number and its start; empty if there is none.
+
+    One that has ended and waits for its parent is none.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        number, _, rest = Path(f"/proc/{pid}/stat").read_text().partition(" ")
+        fields = rest.rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else f"{boot} {os.readlink('/proc/self/ns/pid')} {number} {fields[19]}"
+    except OSError:
+        return ""
+
+
+def _gone(process: str) -> bool:
+    """Whether a process was one of this machine, as this process sees it, and is no more."""
+    *here, number, _ = process.split() if process else ("", "", "", "")
+    return here == _process("self").split()[:2] and _process(number) != process

@@ -73,17 +73,21 @@ class Objects(ABC):
         with atomic_write(path) as f:
             f.write(data)
 
-    def take(self, name: str, path: Path) -> str:
-        """Put a file of this machine and remove it here. Returns its SHA-256."""
-        found = self.put(name, path.read_bytes())
+    def take(self, name: str, path: Path) -> None:
+        """Put a file of this machine, whose hash the caller knows, and remove it here."""
+        self.put(name, path.read_bytes())
         path.unlink()
-        return found
+
+    def size(self, name: str) -> int | None:
+        """How many bytes an object has; None where there is none."""
+        data = self.read(name)
+        return None if data is None else len(data)
 
     def below(self, prefix: str) -> Objects:
         """The part of this store below a prefix, with names of its own."""
         return _Part(self, checked_name(prefix))
 
-    def delete_below(self, prefix: str) -> None:
+    def delete_below(self, prefix: str = "") -> None:
         """Remove every object below a prefix."""
         for name in self.listing(prefix):
             self.delete(name)
@@ -125,6 +129,12 @@ class _Part(Objects):
 
     def delete(self, name: str) -> None:
         self._whole.delete(self._full(name))
+
+    def take(self, name: str, path: Path) -> None:
+        self._whole.take(self._full(name), path)
+
+    def size(self, name: str) -> int | None:
+        return self._whole.size(self._full(name))
 
     def _full(self, name: str) -> str:
         return f"{self._prefix}/{checked_name(name)}"

@@ -11,6 +11,7 @@ import errno
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -81,6 +82,18 @@ class RemoteObjects(Objects):
                 self._fs.rm_file(self._path(name))
         except FileNotFoundError:
             return
+
+    def take(self, name: str, path: Path) -> None:
+        with _reached():
+            self._fs.put_file(str(path), self._path(name))
+        path.unlink()
+
+    def size(self, name: str) -> int | None:
+        try:
+            with _reached():
+                return int(self._fs.info(self._path(name))["size"])
+        except FileNotFoundError:
+            return None
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{checked_name(name)}"

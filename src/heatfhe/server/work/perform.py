@@ -17,6 +17,7 @@ from heatfhe.server.store.folder_objects import FolderObjects
 from heatfhe.server.store.journal import Journal, Snapshot
 from heatfhe.server.store.lease import LeaseLost
 from heatfhe.server.store.objects import Objects
+from heatfhe.server.store.outputs import has_outputs, put_output
 from heatfhe.server.store.quota import client_bytes, over_quota, stored_bytes
 from heatfhe.server.work.orders import Assignment, Completed, Progress, Running
 from heatfhe.server.work.pace import Pace
@@ -81,8 +82,7 @@ def perform(
         done = snapshot.units if snapshot.job == task.job else 0
         if snapshot.job != task.job and snapshot.position != request.start:
             # The session has gone on: this job ended before, and the disk did not take the record of it.
-            there = place.listing()
-            if not all(output_name(step) in there for step in range(request.steps)):
+            if not has_outputs(place, request.steps):
                 raise Refusal("conflict", "the session has gone on without this job", "submit a new job")
             emit(Completed(unit=len(plan), units=len(plan), outputs=request.steps))
             return True
@@ -106,7 +106,7 @@ def perform(
                 if unit.step is not None:
                     ready = unit.step + 1
                     result = JobOutput(plan=request.plan, job=task.job, step=unit.step, outputs=outputs)
-                    place.put(output_name(unit.step), result.pack())
+                    put_output(place, unit.step, result.pack())
                 keeper.note(index + 1)
                 last = index + 1 == len(plan)
                 if last or pace.due:
@@ -120,11 +120,6 @@ def perform(
             keeper.rescue(err)
             raise
     return True
-
-
-def output_name(step: int) -> str:
-    """The name of a step's output in its job's folder."""
-    return f"output-{step:04d}"
 
 
 def _part(store: Objects | None, path: Path) -> Objects:
