@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heatfhe.errors import FileFormatError, MissingExtraError
+from heatfhe.errors import ConfigError, FileFormatError, MissingExtraError
 from heatfhe.server import ModelSource
 from heatfhe.server.store.key_cache import KeyCache
 from heatfhe.server.store.keys import FolderKeys
@@ -63,7 +63,28 @@ def test_everything_that_is_large_is_in_the_store(source: ModelSource, tmp_path:
         )  # of 3 given and 5 made, the last is not in it
         client.delete_session(talk.session)
         client.delete_key_set(client.upload_keys())
-    assert objects.listing() == {}
+    assert list(objects.listing()) == ["store-id"]
+
+
+def test_a_store_serves_one_folder_and_what_a_kill_left_in_it_goes(
+    source: ModelSource, tmp_path: Path, url: str
+) -> None:
+    place = f"{url}/owned"
+    with joined(source, tmp_path / "first", store=place) as app:
+        kept = app.client().generate([1, 2], 2, keep=True)
+    objects = open_objects(place)
+    before = objects.listing()
+    with (
+        pytest.raises(ConfigError, match="belongs to the server of another --folder"),
+        joined(source, tmp_path / "second", store=place),
+    ):
+        pass
+    assert objects.listing() == before
+    for name in ("sessions/0a/state-000001/ab", "jobs/0b/request.bin", "blobs/" + "ab" * 32):
+        objects.put(f"clients/alice/{name}", b"litter")
+    with joined(source, tmp_path / "first", store=place) as app:
+        assert app.service.sessions.get("alice", kept.session).position == 3
+    assert objects.listing() == before
 
 
 def test_a_worker_killed_in_the_middle_changes_no_token(source: ModelSource, tmp_path: Path, url: str) -> None:

@@ -27,7 +27,7 @@ from heatfhe.server.store.keys import KeySetStatus, KeyStore
 from heatfhe.server.store.objects import open_objects
 from heatfhe.server.store.quota import INCOMING, Quota
 from heatfhe.server.store.sessions import Session, SessionStore
-from heatfhe.server.store.shelf import absolute, shelve, store_mark
+from heatfhe.server.store.shelf import absolute, claim_store, shelve, store_mark
 from heatfhe.server.work.crew import Crew, connect, hire
 from heatfhe.server.work.dispatch import Dispatcher
 from heatfhe.server.work.events import EventHub
@@ -57,7 +57,8 @@ class Service:
         settings.folder.chmod(0o700)
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
-        objects = open_objects(settings.store).below(self.home.name) if settings.store else None
+        self._store = open_objects(settings.store) if settings.store else None
+        objects = self._store.below(self.home.name) if self._store else None
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes, objects=objects)
         self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client, objects=objects)
         self.sessions = SessionStore(self.home, most=settings.sessions_per_client, objects=objects)
@@ -90,6 +91,8 @@ class Service:
     def start(self) -> None:
         """Take the folder, tidy what a killed process left, go on with its jobs."""
         self._lock = FolderLock(self.settings.folder) if self._lock is None else self._lock
+        if self._store is not None:
+            claim_store(self.settings.folder, self._store, self.settings.store)
         self.clock.start()
         self.tidy()
         self.dispatcher.start()

@@ -116,6 +116,7 @@ class JobStore:
         with self._lock:
             for home in self._folder.glob("*/jobs"):
                 remove_nameless(home, "job.json", ("request.bin", "output-*", ".*.partial"))
+                self._sweep_objects(home.parent.name)
             for job in list(self._jobs.values()):
                 folder = self.folder(job.client, job.job)
                 place = self.place(job.client, job.job)
@@ -257,6 +258,14 @@ class JobStore:
             ended = sorted((j for j in self.of(client) if j.state in ENDED), key=lambda j: j.ended)
             for job in ended[: max(0, len(ended) - most)]:
                 self._remove(job)
+
+    def _sweep_objects(self, client: str) -> None:
+        """Remove from an object store what belongs to jobs that are gone."""
+        if self._objects is None:
+            return
+        for name in self._objects.listing(f"{client}/jobs"):
+            if not self.folder(client, name.split("/")[2]).exists():
+                self._objects.delete(name)
 
     def _remove(self, job: Job) -> None:
         self._jobs.pop(job.job, None)
