@@ -57,7 +57,7 @@ class Service:
         settings.folder.chmod(0o700)
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
-        self._store = open_objects(settings.store) if settings.store else None
+        self._store = open_objects(settings.store) if settings.store else None  # without one, all is in the folder
         objects = self._store.below(self.home.name) if self._store else None
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes, objects=objects)
         self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client, objects=objects)
