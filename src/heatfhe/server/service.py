@@ -57,8 +57,8 @@ class Service:
         settings.folder.chmod(0o700)
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
-        self._store = open_objects(settings.store) if settings.store else None  # without one, all is in the folder
-        objects = self._store.below(self.home.name) if self._store else None
+        self._store = open_objects(settings.store) if settings.store else None
+        objects = self._store and self._store.below(self.home.name)
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes, objects=objects)
         self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client, objects=objects)
         self.sessions = SessionStore(self.home, most=settings.sessions_per_client, objects=objects)
@@ -99,7 +99,8 @@ class Service:
         if self._cluster is not None:
             store_mark(self.settings.folder)
             for model in self.models.values():
-                self._sources[model.config.config_id] = shelve(self.settings.folder, model.source, model.config.plan)
+                config = model.config
+                self._sources[config.config_id] = shelve(self.settings.folder, model.source, config.plan, self._store)
             self._crew = hire(self.settings, self._cluster, self.dispatcher, self.queue)
             self._crew.start()
         self._sweeper.start()
