@@ -220,7 +220,7 @@ def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, 
     else:
         circuit = Circuit.load(args.circuit)
     params = preset(args.params)
-    context = min(CONTEXT, circuit.shape.context)
+    context = min(CONTEXT, circuit.room)
     costs = cost_table(args.costs or default_cost(params, args.device))
     logits = args.logits or args.trace or args.stage == "clear-noise"
     programs = ("generate", "prompt", "logits") if logits else ("generate", "prompt")
@@ -246,13 +246,19 @@ def prompt_of(text: np.ndarray, number: int, length: int) -> list[int]:
     return [int(t) for t in text[1000 * number + 17 :][:length]]
 
 
-def scored(circuit: Circuit, prompt: list[int], got: list[int]) -> dict[str, Any]:
-    """Tokens beside the circuit's own on the same prefix; a miss with the logits' gap."""
+def scored(circuit: Circuit, prompt: list[int], got: list[int], rows: list[np.ndarray] | None = None) -> dict[str, Any]:
+    """Tokens beside the circuit's own on the same prefix, of tokens and of the rows fed back; a miss with its gap."""
     logits = circuit.run(np.array([[*prompt, *got[:-1]]]))[0, len(prompt) - 1 :]
     wanted = logits.argmax(axis=1)
     gaps = np.sort(logits, axis=1)[:, -1] - logits[np.arange(len(got)), got]
     misses = [{"at": int(i), "logit_gap": float(gaps[i])} for i in np.flatnonzero(wanted != got)]
-    return {"tokens": got, "same": int((wanted == got).sum()), "of": len(got), "misses": misses}
+    facts = {"tokens": got, "same": int((wanted == got).sum()), "of": len(got), "misses": misses}
+    if rows:
+        fed = circuit.follow(prompt, rows[:-1])
+        apart = fed.max(axis=1) - fed[np.arange(len(got)), got]
+        ties = np.diff(np.sort(fed, axis=1)[:, -2:], axis=1)[:, 0]
+        facts |= {"row_gaps": apart.round(4).tolist(), "least_lead": float(ties.min())}
+    return facts
 
 
 def run_stage(args: argparse.Namespace) -> None:
@@ -297,10 +303,11 @@ def run_stage(args: argparse.Namespace) -> None:
         prompt = prompt_of(text, number, args.prompt)
         decode = Conversation(Runner(made, engine, source))
         spent = [timed(partial(decode.prompt, [put(t)]))[1] for t in prompt[:-1]]
-        got, leaders, seconds = [], [], []
+        got, leaders, seconds, rows = [], [], [], []
         for i in range(args.tokens):
             parts, took = timed(partial(decode.generate, None if i else [put(prompt[-1])]))
             row = read(parts)
+            rows.append(row)
             got.append(int(row.argmax()))
             leaders.append(round(float(row.max()), 4))
             seconds.append(round(took, 4))
@@ -308,7 +315,7 @@ def run_stage(args: argparse.Namespace) -> None:
         if number or args.count == 1:
             per_token += seconds[3:]
         journal.write(
-            "conversation", prompt=number, **scored(circuit, prompt, got), leaders=leaders,
+            "conversation", prompt=number, **scored(circuit, prompt, got, rows), leaders=leaders,
             prompt_seconds=[round(s, 4) for s in spent], seconds=seconds,
         )  # fmt: skip
     if per_token:

@@ -35,6 +35,8 @@ def test_without_noise_every_step_agrees_and_no_logit_differs(made: Plan) -> Non
         assert run.prompt == tuple(prompt)
         assert run.tokens == run.wanted == tuple(CIRCUIT.generate(prompt, 6).tokens)
         assert run.branch is None
+        assert run.follows == 6
+        assert all(step.row_gap == 0.0 and step.followed == step.token for step in run.steps)
         assert [step.kl is None for step in run.steps] == [False, True] * 3
         # a near one-hot row is not quite a token: what is fed back differs a little from the prefix it is judged on
         assert abs(run.steps[0].kl) < 1e-12  # type: ignore[arg-type]
@@ -58,6 +60,32 @@ def test_misses_are_judged_on_the_encrypted_prefix_and_ties_by_their_gap() -> No
     run = FreeRun(prompt=(3, 7), tokens=tuple(tokens), steps=steps, **common)  # type: ignore[arg-type]
     assert (run.agreed, run.branch) == (2, 0)
     assert run.near_ties == int(steps[0].gap <= 0.05)
+
+
+def test_a_mixture_that_was_fed_back_is_judged_as_one() -> None:
+    """Of two words that nearly tie a mixture goes on: on tokens the next step is a miss, on the rows it is none."""
+    eye, share = np.eye(CIRCUIT.shape.vocabulary), 0.45
+    for prompt in ([a, b] for a in range(32) for b in range(32)):
+        best, next_best = (int(t) for t in np.argsort(CIRCUIT.run(prompt)[-1])[:-3:-1])
+        row = (1.0 - share) * eye[best] + share * eye[next_best]
+        led = int(CIRCUIT.follow(prompt, [row])[1].argmax())
+        if led != CIRCUIT.run([*prompt, best])[-1].argmax():
+            break
+    steps = judged(CIRCUIT, prompt, [best, led], {}, [row, eye[led]])
+    assert [step.agrees for step in steps] == [True, False]
+    assert [step.follows for step in steps] == [True, True]
+    assert [step.row_gap for step in steps] == [0.0, 0.0]
+    assert steps[0].leader == pytest.approx(1.0 - share)
+
+
+def test_whole_rows_are_tokens() -> None:
+    tokens = [3, 7, 30, 2]
+    eye = np.eye(CIRCUIT.shape.vocabulary)
+    found = CIRCUIT.follow(tokens[:2], eye[tokens[2:]])
+    assert np.abs(found - CIRCUIT.run(tokens)[1:]).max() < 1e-12
+    assert np.abs(CIRCUIT.follow(tokens, []) - CIRCUIT.run(tokens)[3:]).max() < 1e-12
+    made = CIRCUIT.generate([3, 7], 4)
+    assert np.abs(CIRCUIT.follow([3, 7], made.one_hots[:-1]) - np.stack(made.logits)).max() < 1e-12
 
 
 def test_kl_grows_with_the_noise(made: Plan) -> None:

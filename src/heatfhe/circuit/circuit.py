@@ -171,6 +171,18 @@ class Circuit:
                 x = self.folded.placed((hot @ self.folded.token)[None, :], cache.length)
         return out
 
+    def follow(self, prompt: Sequence[int], rows: Sequence[Rows] | Rows) -> Rows:
+        """Logits after a prompt and after each of the near one-hot rows (N, vocabulary) fed back: (1 + N, vocabulary).
+
+        What an engine that fed these very rows back should have seen; ``run`` has whole tokens in their place.
+        """
+        if self.grid is not None or len(prompt) == 0:
+            raise ConfigError("follow needs a prompt of at least one token, and a circuit that reads text")
+        x, start = embed(self, np.asarray(prompt, dtype=np.int64), len(self.prefix)), len(self.prefix) + len(prompt)
+        if len(rows):
+            x = np.concatenate([x, self.folded.placed(np.asarray(rows) @ self.folded.token, start)])
+        return forward(self, x, self.front.spread(()))[len(prompt) - 1 :]
+
     @cached_property
     def _words(self) -> Any:
         from tokenizers import Tokenizer

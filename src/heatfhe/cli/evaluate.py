@@ -283,6 +283,11 @@ def _free(console: Console, circuit: Circuit, runs: list[FreeRun]) -> None:
         f"{circuit.name}: {agreed} of {steps} steps choose as the circuit does on the encrypted prefix; of the misses "
         f"{sum(r.near_ties for r in runs)} are near ties (logits within {NEAR_TIE:g})"
     )
+    if runs and all(step.row_gap is not None for r in runs for step in r.steps):
+        console.print(
+            f"{circuit.name}: {sum(r.follows for r in runs)} of {steps} are its choice, or a near tie, on the near "
+            f"one-hot rows that were fed back (least leader {min(s.leader or 0.0 for r in runs for s in r.steps):.3g})"
+        )
 
 
 def _times(console: Console, measured: Mapping[str, float], predicted: Mapping[str, float]) -> None:

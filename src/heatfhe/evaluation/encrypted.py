@@ -65,7 +65,7 @@ class Endpoint:
 
     def word(self, plan: Plan, parts: Sequence[Any]) -> int:
         """The token that a near one-hot row names."""
-        return int(np.argmax(np.nan_to_num(self.read(plan, parts), nan=-np.inf)))
+        return named(self.read(plan, parts))
 
     def get(self, value: Any) -> NDArray[np.complex128]:
         """Slots of a value; nan where it does not decrypt, which counts as a miss."""
@@ -73,6 +73,11 @@ class Endpoint:
             return self.decrypt(self.engine.dump(value))
         except DecryptError:
             return np.full(self.engine.params.slots, np.nan, dtype=np.complex128)
+
+
+def named(row: Real) -> int:
+    """The token that a near one-hot row names; what did not decrypt names none."""
+    return int(np.argmax(np.nan_to_num(row, nan=-np.inf)))
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ def gpt2_small(solver: Solver = "plain") -> Recipe:
     Ours: 10 % odd windows, domains that 320 of them have widened, with a margin of 1.3, whose softmax sums are held at
     half their end: no window of any text may diverge. Scores are squeezed at 12 and 16 instead of 10 and 14. In phases
     two and three weights learn at a fifth of the paper's rate, which is too high for our model even with exact
-    nonlinearities; halting logits at 3e-3 instead of 2e-3; each site's distribution begins at its own calibrated count. A squeeze's update is one micro-batch of 32 windows: where
-    GPU memory is short, a smaller ``micro_tokens`` learns the same. Relaxed iterations are fewer and each is worth
-    more: as in the default model's recipe they are pulled down at a quarter of the weight and a fifth more slowly, a
-    first reciprocal to two.
+    nonlinearities; halting logits at 3e-3 instead of 2e-3; each site's distribution begins at its own calibrated
+    count. A squeeze's update is one micro-batch of 32 windows: where GPU memory is short, a smaller
+    ``micro_tokens`` learns the same. Relaxed iterations are fewer and each is worth more: as in the default model's
+    recipe they are pulled down at a quarter of the weight and a fifth more slowly, a first reciprocal to two.
     """
     base, relaxed = Recipe(), solver == "relaxed"
     return Recipe(
