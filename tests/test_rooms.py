@@ -68,6 +68,7 @@ ONLY_IN = {
     "pymoo": ("search/nsga",),
     "scipy": (),
     "ray": ("server/work/ray_seat.py", "server/work/ray_desk.py", "evaluation/ray_tasks.py"),
+    "fsspec": ("server/store/remote_objects.py",),
 }
 
 

@@ -7,6 +7,7 @@
     ├─ SiteError               carries .site
     ├─ ObliviousError          a solver branched on data
     ├─ FileFormatError         a file is truncated, altered, of another kind or of an unknown version
+    │  └─ ObjectError          an object of a store is lost, torn or changed; carries .sha256
     ├─ DataError               text or tokens that cannot be used for the work asked
     ├─ TrainingError           a run that cannot go on; names the site that left its domain first
     ├─ PlanError               no placement; says the smallest parameter change that would help
@@ -53,6 +54,14 @@ class ObliviousError(HeatError):
 
 class FileFormatError(HeatError):
     """A file is truncated, altered, of another kind, or of a version this release does not read."""
+
+
+class ObjectError(FileFormatError):
+    """An object of a store is not what was put there: lost, torn or changed. It is never used."""
+
+    def __init__(self, sha256: str, name: str, what: str) -> None:
+        self.sha256, self.name = sha256, name
+        super().__init__(f"object {sha256} ({name}) {what}; what needs it must be made again, or brought back")
 
 
 class DataError(HeatError):

@@ -84,12 +84,16 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+def json_record(kind: str, version: int, body: Mapping[str, Any]) -> bytes:
+    """The bytes of a versioned JSON file, its own digest inside."""
+    head = {"kind": kind, "version": version, "digest": json_digest(body)}
+    return json.dumps({**head, "body": body}, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
 def write_json(path: str | Path, kind: str, version: int, body: Mapping[str, Any]) -> None:
     """Write a versioned JSON file atomically, its own digest inside."""
-    head = {"kind": kind, "version": version, "digest": json_digest(body)}
-    text = json.dumps({**head, "body": body}, indent=1, sort_keys=True, allow_nan=False)
     with atomic_write(path) as f:
-        f.write(text.encode() + b"\n")
+        f.write(json_record(kind, version, body))
 
 
 def parse_json(data: bytes, *, depth: int, digits: int) -> Any:
@@ -146,11 +150,18 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: str | Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
     """Read a file of write_json: refuses another kind, an unknown version, and any change to the body."""
     try:
-        raw = parse_json(Path(path).read_bytes(), depth=MAX_DEPTH, digits=MAX_DIGITS)
+        data = Path(path).read_bytes()
     except FileNotFoundError as err:
         raise FileFormatError(f"{path}: no such file; expected a {kind} file") from err
     except OSError as err:
         raise FileFormatError(f"{path}: cannot be read ({err.strerror}); expected a {kind} file") from err
+    return parse_record(data, path, kind, versions)
+
+
+def parse_record(data: bytes, path: str | Path, kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
+    """The body of a file of write_json from its bytes; ``path`` is for what is said of it."""
+    try:
+        raw = parse_json(data, depth=MAX_DEPTH, digits=MAX_DIGITS)
     except ValueError as err:
         raise FileFormatError(
             f"{path}: not valid JSON ({err}); the file is truncated or altered, make it again"

@@ -34,7 +34,9 @@ BY_HAND = {
     "key_upload_bytes": 1000 * KEYS,
     "upload_bytes_per_day": 150_000 * 3 * 8_192 * 15,  # fresh ciphertexts: one polynomial and a seed
     "download_bytes_per_day": 150_000 * 4 * 16_384 * 6,
-    "journal_bytes_per_day": 150_000 * (2 + 4) * 1_884_160,
+    # 11 s of computing are over before 30 s are: a snapshot at the end of each answer, and none before
+    "snapshots_per_request": 1,
+    "journal_bytes_per_day": 150_000 * 1_884_160,
 }
 
 
@@ -65,9 +67,27 @@ def test_a_prompt_comes_at_once_where_that_is_quicker() -> None:
     made = tiny_plan(4)
     long = capacity(made, Load(**{**LOAD, "prompt": 7}))
     assert long.seconds_per_request == 2.5 + 4 * 2.0  # six tokens in one program, not six of 1.5 s
-    assert long.journal_bytes_per_day == 150_000 * (1 + 4) * long.session_bytes
+    often = capacity(made, Load(**{**LOAD, "prompt": 7, "snapshot_seconds": 0}))
+    assert often.journal_bytes_per_day == 150_000 * (1 + 4) * long.session_bytes  # after each of five programs
     short = capacity(made, Load(**{**LOAD, "prompt": 2}))
     assert short.seconds_per_request == 1.5 + 4 * 2.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rate", "count"),
+    [
+        (0.0, 200.0, 6),  # as before: after every unit
+        (4.0, 200.0, 3),  # 11 s of computing: after 4 s, after 8 s, at the end
+        (30.0, 200.0, 1),
+        (0.0, 5.0, 3),  # 1,884,160 bytes take 0.359 s at 5 MiB/s, and a tenth of 11 s pays for three of them
+        (0.0, 3.0, 1),  # 0.599 s each: one
+        (0.0, 0.5, 1),  # 3.6 s: more than a tenth, but the end is always stored
+    ],
+)
+def test_snapshots_are_as_many_as_a_tenth_of_computing_pays_for(seconds: float, rate: float, count: int) -> None:
+    found = capacity(tiny_plan(), Load(**{**LOAD, "snapshot_seconds": seconds, "store_rate": rate}))
+    assert found.snapshots_per_request == count
+    assert found.journal_bytes_per_day == 150_000 * count * 1_884_160
 
 
 def test_other_prices_are_those_of_their_table() -> None:
@@ -82,7 +102,8 @@ def test_other_prices_are_those_of_their_table() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [({"clients": 0}, "clients must be positive"), ({"busy": 1.5}, "fraction"), ({"peak": 0.5}, "peak is 1 or more"),
-     ({"opening_seconds": -1.0}, "cannot be negative"), ({"prompt": 14}, "exceed the plan's context of 16")],
+     ({"opening_seconds": -1.0}, "cannot be negative"), ({"store_rate": 0}, "store_rate must be positive"),
+     ({"prompt": 14}, "exceed the plan's context of 16")],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("opening-seconds", float, "seconds to open a client's keys; the server's log has them: worker started"),
         ("resident", int, "key sets open on a seat; as heat serve --workers"),
         ("sessions", int, "sessions kept per client"),
+        ("store-rate", float, "MiB a second that the store takes from a seat"),
+        ("snapshot-seconds", float, "seconds of computing between snapshots, at least; as heat serve has it"),
     ):
         parser.add_argument(f"--{name}", type=kind, default=defaults[name.replace("-", "_")], metavar="N", help=text)
     parser.add_argument(
@@ -55,6 +57,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prices = args.costs or made.cost
     console.print(f"{made.name} on {made.params.name}, {made.context} positions, prices of {prices}")
     console.print(f"{load.clients} clients, {load.tokens_per_day:g} tokens a day each, busiest hour x{load.peak:g}\n")
+    snapshots = f"{_size(found.session_bytes)} up to {found.snapshots_per_request} times per request"
     rows = [
         ("seats (GPUs, or groups of cores)", f"{found.seats}", f"busy {load.busy:.0%} of the busiest hour"),
         ("one prompt and its answer", f"{found.seconds_per_request:.3g} s", f"{load.prompt} and {load.answer} tokens"),
@@ -64,7 +67,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         ("keys, uploaded once", _size(found.key_upload_bytes), "by all clients together"),
         ("uploads per day", _size(found.upload_bytes_per_day), "prompts"),
         ("downloads per day", _size(found.download_bytes_per_day), "answers"),
-        ("journal per day", _size(found.journal_bytes_per_day), f"{_size(found.session_bytes)} after every token"),
+        ("journal per day", _size(found.journal_bytes_per_day), snapshots),
     ]
     console.table(("", "needs", "of which"), rows)
     console.print(f"\nnext: heat serve CIRCUIT --plan {args.plan} --ray auto --seats {found.seats} (docs/scaling.md)")

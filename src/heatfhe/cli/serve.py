@@ -18,6 +18,7 @@ from heatfhe.cli.listen import Surface, make_listener, make_server
 from heatfhe.cli.model_source import add_precision_argument
 from heatfhe.errors import ConfigError
 from heatfhe.files import atomic_write
+from heatfhe.planning import SNAPSHOT_SECONDS
 from heatfhe.server import (
     ClientBook,
     FolderLock,
@@ -54,6 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefill", type=int, metavar="TOKENS", help="as in heat plan, when planning here")
     parser.add_argument("--name", help="the model's name for clients (default: the circuit's)")
     parser.add_argument("--folder", type=Path, required=True, help="where keys, sessions and jobs are kept")
+    parser.add_argument(
+        "--store", default="", metavar="URL",
+        help="keep keys, requests, outputs and what sessions hold in this object store, e.g. s3://bucket/prefix "
+        "(extra s3; see docs/scaling.md)",
+    )  # fmt: skip
+    parser.add_argument("--key-cache", type=float, default=64.0, metavar="GIB", help="keys of it kept on this machine")
+    parser.add_argument(
+        "--snapshot-seconds", type=float, default=SNAPSHOT_SECONDS, metavar="S",
+        help="seconds of computing between two snapshots of a session, at least; about what a kill may cost",
+    )  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8443, help="0 picks a free one")
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate in PEM; any --host but this machine needs it")
@@ -195,6 +206,9 @@ def _settings(args: argparse.Namespace, console: Console) -> Settings:
     return Settings(
         folder=args.folder,
         models=(source,),
+        store=args.store,
+        key_cache_bytes=int(args.key_cache * (1 << 30)),
+        snapshot_seconds=args.snapshot_seconds,
         insecure=args.insecure,
         simulate=args.simulate,
         devices=tuple(args.device or ["cpu"]),

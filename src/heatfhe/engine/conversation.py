@@ -46,6 +46,12 @@ class Conversation:
             row.append(runner.engine.parse(data))
         return found
 
+    def copy(self) -> Conversation:
+        """The conversation as it is now, whatever comes next: values are never changed, only replaced."""
+        made = Conversation(self.runner, reporter=self._reporter)
+        made.cache, made.position, made.next = self.cache, self.position, self.next
+        return made
+
     def values(self) -> dict[str, bytes]:
         """The state in wire form: every ciphertext of the cache, and of the next input."""
         ports = {**self.cache, **({"next": self.next} if self.next is not None else {})}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Circuit to a Plan: packing, recording, levels and bootstraps. numpy alone."""
 
-from heatfhe.planning.capacity import Capacity, Load, capacity
+from heatfhe.planning.capacity import SNAPSHOT_SECONDS, SNAPSHOT_SHARE, Capacity, Load, capacity
 from heatfhe.planning.carried import Carried
 from heatfhe.planning.cost import IN_MAPS, CostTable, cost_table, cost_tables
 from heatfhe.planning.graph import Graph
@@ -26,6 +26,8 @@ __all__ = [
     "ALGORITHMS",
     "IN_MAPS",
     "KINDS",
+    "SNAPSHOT_SECONDS",
+    "SNAPSHOT_SHARE",
     "Capacity",
     "Carried",
     "CostTable",

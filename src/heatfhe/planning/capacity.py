@@ -15,7 +15,9 @@ from heatfhe.planning.plan import Plan
 from heatfhe.planning.program import ProgramName
 from heatfhe.planning.tally import key_bytes, tally, weight_bytes
 
-DAY = 86_400.0
+DAY = 86_400
+SNAPSHOT_SHARE = 0.1  # of the seconds a job computes, at most this for storing its snapshots
+SNAPSHOT_SECONDS = 30.0  # of computing, between two snapshots: about what a kill may cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class Load:
     A client has ``tokens_per_day`` generated, in answers of ``answer`` tokens to prompts of ``prompt``. The busiest
     hour has ``peak`` times the average, and seats are meant to work for the fraction ``busy`` of it, so that jobs do
     not wait long. A client's keys are opened ``openings_per_day`` times, each in ``opening_seconds``; a seat keeps
-    ``resident`` of them open. ``sessions`` of each client are kept.
+    ``resident`` of them open. ``sessions`` of each client are kept, in a store that takes ``store_rate`` MiB a second
+    from a seat, with at least ``snapshot_seconds`` of computing between two snapshots.
     """
 
     clients: int
@@ -38,17 +41,19 @@ class Load:
     opening_seconds: float = 10.0
     resident: int = 2
     sessions: int = 1
+    store_rate: float = 200.0
+    snapshot_seconds: float = SNAPSHOT_SECONDS
 
     def __post_init__(self) -> None:
-        for name in ("clients", "tokens_per_day", "prompt", "answer", "resident", "sessions"):
+        for name in ("clients", "tokens_per_day", "prompt", "answer", "resident", "sessions", "store_rate"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)}")
         if not 0 < self.busy <= 1:
             raise ConfigError(f"seats can be busy for a fraction of the time above 0 and up to 1, got {self.busy:g}")
         if not self.peak >= 1:
             raise ConfigError(f"the busiest hour has at least the average, so peak is 1 or more, got {self.peak:g}")
-        if self.openings_per_day < 0 or self.opening_seconds < 0:
-            raise ConfigError("openings_per_day and opening_seconds cannot be negative")
+        if min(self.openings_per_day, self.opening_seconds, self.snapshot_seconds) < 0:
+            raise ConfigError("openings_per_day, opening_seconds and snapshot_seconds cannot be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +62,15 @@ class Capacity:
 
     ``seat_seconds_per_day`` is work by the plan's prices; ``seats`` carries its busiest hour. ``worker_bytes`` is one
     open key set: the keys with the half that travels as a seed, encoded weights of the program that needs most, and one
-    session's cache. Keys are uploaded once per client. The journal is what sessions write to the server's folder, the
-    whole cache after every token.
+    session's cache. Keys are uploaded once per client. The journal is what sessions write to the store at most: a whole
+    cache, ``snapshots_per_request`` times.
     """
 
     seats: int
     seat_seconds_per_day: float
     seconds_per_request: float
     requests_per_day: float
+    snapshots_per_request: int
     worker_bytes: int
     seat_bytes: int
     key_bytes_per_client: int
@@ -97,6 +103,7 @@ def capacity(plan: Plan, load: Load, cost: CostTable | None = None) -> Capacity:
     token, following = generate.outputs["token"], generate.outputs["next"]
     session = sum(count * _bytes(plan, level) for count, level in plan.cache.values())
     session += len(following.values) * _bytes(plan, following.level)
+    snapshots = _snapshots(seconds, units, session / (load.store_rate * 2**20), load.snapshot_seconds)
     keys = key_bytes(plan)
     opened = keys * (2 if plan.params.engine == "native" else 1)  # the half that travels as a seed is expanded
     worker = opened + max(weight_bytes(plan, name) for name in plan.programs) + session
@@ -105,6 +112,7 @@ def capacity(plan: Plan, load: Load, cost: CostTable | None = None) -> Capacity:
         seat_seconds_per_day=work,
         seconds_per_request=seconds,
         requests_per_day=requests,
+        snapshots_per_request=snapshots,
         worker_bytes=worker,
         seat_bytes=load.resident * worker,
         key_bytes_per_client=keys,
@@ -113,7 +121,7 @@ def capacity(plan: Plan, load: Load, cost: CostTable | None = None) -> Capacity:
         key_upload_bytes=load.clients * keys,
         upload_bytes_per_day=round(requests * uploaded),
         download_bytes_per_day=round(requests * load.answer * len(token.values) * _bytes(plan, token.level)),
-        journal_bytes_per_day=round(requests * units * session),
+        journal_bytes_per_day=round(requests * snapshots * session),
     )
 
 
@@ -132,6 +140,14 @@ def _request(plan: Plan, load: Load, cost: CostTable | None) -> tuple[float, int
         sent = len(port.values) * (_bytes(plan, port.level) // 2) + (load.prompt - packed) * each
         ways.append((at_once, 1 + rest - packed + load.answer, sent))
     return min(ways)
+
+
+def _snapshots(seconds: float, units: int, cost: float, least: float) -> int:
+    """How often the state of a request is stored at most: one snapshot at its end, and before that one whenever a tenth
+    of the computing pays for it and ``least`` seconds have been computed since the last."""
+    paid = math.floor(SNAPSHOT_SHARE * seconds / cost)
+    spaced = 1 + (math.floor(seconds / least) if least else units)
+    return max(1, min(units, paid, spaced))
 
 
 def _seconds(plan: Plan, program: str, cost: CostTable | None) -> float:

@@ -24,9 +24,10 @@ from heatfhe.server.store.hold import FolderLock
 from heatfhe.server.store.jobs import ACTIVE, Job, JobStore
 from heatfhe.server.store.keys import KeySetStatus, KeyStore
 from heatfhe.server.store.locks import SharedLocks
+from heatfhe.server.store.objects import open_objects
 from heatfhe.server.store.quota import INCOMING, Quota
 from heatfhe.server.store.sessions import Session, SessionStore
-from heatfhe.server.store.shelf import absolute, shelve, store_mark
+from heatfhe.server.store.shelf import absolute, claim_store, shelve, store_mark
 from heatfhe.server.work.crew import Crew, connect, hire
 from heatfhe.server.work.dispatch import Dispatcher
 from heatfhe.server.work.events import EventHub
@@ -55,12 +56,15 @@ class Service:
         settings.folder.chmod(0o700)
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
-        self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes)
+        self._store = open_objects(settings.store) if settings.store else None
+        objects = self._store.below(self.home.name) if self._store else None
+        self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes, objects=objects)
         locks = SharedLocks(settings.folder) if settings.fronts else None  # fronts add to keys beside this process
-        self.keys = KeyStore(self.home, quota=self.quota, most=settings.key_sets_per_client, locks=locks)
-        self.sessions = SessionStore(self.home, most=settings.sessions_per_client)
+        most = settings.key_sets_per_client
+        self.keys = KeyStore(self.home, quota=self.quota, most=most, objects=objects, locks=locks)
+        self.sessions = SessionStore(self.home, most=settings.sessions_per_client, objects=objects)
         self.events, self.metrics = EventHub(), Metrics()
-        self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now)
+        self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now, objects=objects)
         self.queue = FairQueue(most=settings.queue_jobs, most_per_client=settings.queue_jobs_per_client)
         self.rates = RateLimiter(settings.requests_per_second, settings.request_burst)
         environment = dict(settings.worker_environment)
@@ -88,6 +92,8 @@ class Service:
     def start(self) -> None:
         """Take the folder, tidy what a killed process left, go on with its jobs."""
         self._lock = FolderLock(self.settings.folder) if self._lock is None else self._lock
+        if self._store is not None:
+            claim_store(self.settings.folder, self._store, self.settings.store)
         self.clock.start()
         self.tidy()
         self.dispatcher.start()
@@ -286,6 +292,8 @@ class Service:
             key_set=session.key_set,
             memory=self.settings.worker_bytes,
             limits=self.catalogue.limits(model),
+            objects=self.settings.store,
+            cache_bytes=self.settings.key_cache_bytes,
         )
         order = Assignment(
             job=job.job,
@@ -295,6 +303,8 @@ class Service:
             seconds_per_unit=model.config.price.seconds_per_token,
             client_folder=self._name(self.home / job.client),
             client_bytes=self.settings.client_bytes,
+            snapshot_seconds=self.settings.snapshot_seconds,
+            request=job.request,
         )
         return (session.config_id, job.client, session.key_set), opening, order
 

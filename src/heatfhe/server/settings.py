@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.errors import ConfigError
+from heatfhe.planning import SNAPSHOT_SECONDS
 from heatfhe.wire import is_name
 
 DAY = 86_400
-_MAY_BE_ZERO = ("worker_bytes", "reserve_bytes", "fronts")
+_MAY_BE_ZERO = ("worker_bytes", "reserve_bytes", "fronts", "key_cache_bytes", "snapshot_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +48,17 @@ class Settings:
     added when a job has waited for ``grow_seconds`` and goes after ``idle_seconds`` with nothing to do. A seat on a CPU
     takes ``seat_cpus`` cores, one on a GPU takes the GPU. With ``fronts`` so many processes answer HTTP, and the desk
     is an actor of its own; with 0 both are this one process.
+
+    With ``store``, the URL of an object store, keys, requests, outputs and what sessions hold are there; records and
+    uploads on their way stay in the folder. A machine with seats keeps up to ``key_cache_bytes`` of keys from it.
+    Between two snapshots of a session a job computes for at least ``snapshot_seconds``.
     """
 
     folder: Path
     models: tuple[ModelSource, ...]
+    store: str = ""
+    key_cache_bytes: int = 64 << 30
+    snapshot_seconds: float = SNAPSHOT_SECONDS
     insecure: bool = False
     simulate: bool = False
     joined: bool = False

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,10 +22,14 @@ from typing import Any, BinaryIO
 from heatfhe.errors import FileFormatError
 from heatfhe.files import plain, read_json, write_json
 from heatfhe.server.store.disk import disk_errors, remove_nameless, remove_partials, sync
+from heatfhe.server.store.folder_objects import FolderObjects
+from heatfhe.server.store.objects import Objects
+from heatfhe.server.store.outputs import get_output, has_outputs, output_name
 from heatfhe.wire import Refusal
 
 logger = logging.getLogger(__name__)
 KIND, VERSION = "heatfhe-job", 1
+REQUEST = "request.bin"
 ACTIVE = ("queued", "running")
 ENDED = ("done", "failed", "cancelled")
 _PUBLIC = (
@@ -74,12 +79,14 @@ class JobStore:
         *,
         removed: Callable[[str], None] = lambda _job: None,
         now: Callable[[], float] | None = None,
+        objects: Objects | None = None,
     ) -> None:
         """``removed`` is told of every job that goes, so that nothing else keeps what belonged to it.
 
-        ``now`` gives the time that an end is noted with, and judged by later.
+        ``now`` gives the time that an end is noted with, and judged by later. Where ``objects`` are given, requests and
+        outputs are there, under the same names; records stay in the folder.
         """
-        self._folder, self._removed, self._now = folder, removed, now
+        self._folder, self._removed, self._now, self._objects = folder, removed, now, objects
         self._lock = threading.RLock()
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, str], str] = {}
@@ -109,19 +116,25 @@ class JobStore:
         with self._lock:
             for home in self._folder.glob("*/jobs"):
                 remove_nameless(home, "job.json", ("request.bin", "output-*", ".*.partial"))
+                self._sweep_objects(home.parent.name)
             for job in list(self._jobs.values()):
                 folder = self.folder(job.client, job.job)
+                place = self.place(job.client, job.job)
                 remove_partials(folder)
                 if job.state in ENDED:
-                    (folder / "request.bin").unlink(missing_ok=True)
-                elif not (folder / "request.bin").exists() and all(
-                    (folder / f"output-{step:04d}").exists() for step in range(job.steps)
-                ):
+                    place.delete(REQUEST)
+                elif place.size(REQUEST) is None and has_outputs(place, job.steps):
                     self.update(job.job, state="done", done=job.units, outputs=job.steps, ended=job.created)
 
     def folder(self, client: str, job: str) -> Path:
         """Where a job lives."""
         return self._folder / client / "jobs" / job
+
+    def place(self, client: str, job: str) -> Objects:
+        """Where a job's request and outputs are."""
+        if self._objects is None:
+            return FolderObjects(self.folder(client, job), prune=False)
+        return self._objects.below(f"{client}/jobs/{job}")
 
     def by_key(self, client: str, idempotency: str) -> Job | None:
         """The job a client has already made under an idempotency key."""
@@ -136,7 +149,7 @@ class JobStore:
             try:
                 folder.mkdir(parents=True)
                 sync(upload)
-                os.replace(upload, folder / "request.bin")
+                self.place(job.client, job.job).take(REQUEST, upload)
                 self._write(job)
             except OSError:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -196,19 +209,7 @@ class JobStore:
 
     def open_output(self, job: Job, step: int) -> BinaryIO:
         """The message with the ciphertexts of a step, open for reading."""
-        path = self.folder(job.client, job.job) / f"output-{step:04d}"
-        if step >= job.steps:
-            raise Refusal("not_found", f"the job has {job.steps} steps", "ask for a step it has")
-        if step >= job.outputs:
-            if job.state in ENDED:
-                raise Refusal(
-                    "not_ready", f"the job ended before step {step}", "submit a new job", facts={"state": job.state}
-                )
-            raise Refusal("not_ready", f"step {step} is not ready", "listen to the job's events", retry_after=1)
-        try:
-            return path.open("rb")
-        except FileNotFoundError as err:
-            raise Refusal("not_found", "the job has just been removed", "submit a new job") from err
+        return open_output(self._folder, self._objects, job, step)
 
     def forget(self, session: str) -> None:
         """Remove the jobs of a deleted session."""
@@ -234,6 +235,14 @@ class JobStore:
             for job in ended[: max(0, len(ended) - most)]:
                 self._remove(job)
 
+    def _sweep_objects(self, client: str) -> None:
+        """Remove from an object store what belongs to jobs that are gone."""
+        if self._objects is None:
+            return
+        for name in self._objects.listing(f"{client}/jobs"):
+            if not self.folder(client, name.split("/")[2]).exists():
+                self._objects.delete(name)
+
     def _remove(self, job: Job) -> None:
         self._jobs.pop(job.job, None)
         self._keys.pop((job.client, job.idempotency), None)
@@ -241,6 +250,8 @@ class JobStore:
         folder = self.folder(job.client, job.job)
         with contextlib.suppress(OSError):
             (folder / "job.json").unlink(missing_ok=True)  # first: a job without its record is swept at the next start
+            if self._objects is not None:
+                self._objects.delete_below(f"{job.client}/jobs/{job.job}")
         shutil.rmtree(folder, ignore_errors=True)
         self._removed(job.job)
 
@@ -254,7 +265,7 @@ class JobStore:
             self._write(job)
             if job.state in ENDED:
                 sync(folder)
-                (folder / "request.bin").unlink(missing_ok=True)
+                self.place(job.client, job.job).delete(REQUEST)
         except OSError:
             self._unsaved.add(job.job)
         else:
@@ -262,3 +273,34 @@ class JobStore:
 
     def _write(self, job: Job) -> None:
         write_json(self.folder(job.client, job.job) / "job.json", KIND, VERSION, plain(job))
+
+
+def open_output(folder: Path, objects: Objects | None, job: Job, step: int) -> BinaryIO:
+    """The same for a process without the records: ``folder`` and ``objects`` are those of the store."""
+    if step >= job.steps:
+        raise Refusal("not_found", f"the job has {job.steps} steps", "ask for a step it has")
+    if step >= job.outputs:
+        if job.state in ENDED:
+            raise Refusal(
+                "not_ready", f"the job ended before step {step}", "submit a new job", facts={"state": job.state}
+            )
+        raise Refusal("not_ready", f"step {step} is not ready", "listen to the job's events", retry_after=1)
+    try:
+        return _open(folder, objects, job, step)
+    except FileNotFoundError as err:
+        raise Refusal("not_found", "the job has just been removed", "submit a new job") from err
+
+
+def _open(folder: Path, objects: Objects | None, job: Job, step: int) -> BinaryIO:
+    place = f"{job.client}/jobs/{job.job}"
+    if objects is None:
+        return (folder / place / output_name(step)).open("rb")
+    data = get_output(objects.below(place), step)
+    if data is None:
+        raise FileNotFoundError(output_name(step))
+    number, path = tempfile.mkstemp()  # so that nobody who reads slowly holds it in memory
+    os.unlink(path)
+    file = os.fdopen(number, "w+b")
+    file.write(data)
+    file.seek(0)
+    return file

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation keys on disk: per client, content-addressed, uploaded in resumable chunks, with quota and expiry.
+"""Evaluation keys: per client, content-addressed, uploaded in resumable chunks, with quota and expiry.
 
     clients/<client>/keysets/<key set>.json     manifest, created, last used
     clients/<client>/blobs/<sha256>             a complete key
@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heatfhe.errors import FileFormatError, MissingKeyError
-from heatfhe.files import file_digest, plain, read_json, write_json
+from heatfhe.errors import FileFormatError, MissingKeyError, ObjectError
+from heatfhe.files import file_digest, plain
 from heatfhe.server.store.disk import append, disk_errors, remove_partials
+from heatfhe.server.store.folder_objects import FolderObjects
+from heatfhe.server.store.key_cache import KeyCache
 from heatfhe.server.store.locks import SharedLocks
+from heatfhe.server.store.objects import Objects
 from heatfhe.server.store.quota import ClientLocks, Quota
 from heatfhe.wire import KeyEntry, KeyManifest, Refusal, looks_secret, name_is_secret
 
@@ -51,15 +54,24 @@ class KeySetStatus:
 
 
 class KeyStore:
-    """Key sets of every client below one folder. Processes that change it at once give it ``locks`` they share."""
+    """Key sets of every client, in a folder or in an object store; uploads on their way are always in the folder.
+
+    Processes that change it at once give it ``locks`` they share.
+    """
 
     def __init__(
-        self, folder: Path, *, quota: Quota, most: int, locks: ClientLocks | SharedLocks | None = None
+        self,
+        folder: Path,
+        *,
+        quota: Quota,
+        most: int,
+        objects: Objects | None = None,
+        locks: ClientLocks | SharedLocks | None = None,
     ) -> None:
         self._folder, self._quota, self._most = folder, quota, most
-        self._locks = (
-            ClientLocks() if locks is None else locks
-        )  # a key of a gigabyte is hashed under its owner's lock: nobody else waits
+        self._objects = FolderObjects(folder, prune=False) if objects is None else objects
+        # a key of a gigabyte is hashed under its owner's lock: nobody else waits
+        self._locks = ClientLocks() if locks is None else locks
 
     def register(self, client: str, manifest: KeyManifest, *, now: float) -> KeySetStatus:
         """Announce a key set; answers what is still missing. Doing it twice is harmless."""
@@ -73,32 +85,32 @@ class KeyStore:
         key_set = manifest.key_set
         with self._locks.of(client):
             for entry in manifest.keys:
-                blob = self._blob(client, entry.sha256)
-                if blob.exists() and blob.stat().st_size != entry.size:
+                if self._objects.size(self._blob(client, entry.sha256)) not in (None, entry.size):
                     raise Refusal("bad_message", "a key's size does not match its hash", "list the true sizes")
                 self._settle(client, entry)
-            path = self._record(client, key_set)
-            if not path.exists():
-                if len(list(path.parent.glob("*.json"))) >= self._most:
+            record = self._record(client, key_set)
+            if self._objects.size(record) is None:
+                if len(self._names(client)) >= self._most:
                     raise Refusal(
                         "quota", f"this client already has {self._most} key sets", "delete one: DELETE /v1/keysets/{id}"
                     )
-                fresh = sum(k.size for k in manifest.keys if not self._blob(client, k.sha256).exists())
+                have = self._arrived(client)
+                fresh = sum(k.size for k in manifest.keys if k.sha256 not in have)
                 self._quota.check(client, fresh)
                 with disk_errors():
                     for sub in ("keysets", "blobs", "partial"):
                         (self._folder / client / sub).mkdir(parents=True, exist_ok=True)
                     body = {"manifest": manifest.as_json(), "created": int(now), "used": int(now)}
-                    write_json(path, KIND, VERSION, body)
+                    self._objects.put_record(record, KIND, VERSION, body)
             return self.status(client, key_set)
 
     def status(self, client: str, key_set: str) -> KeySetStatus:
         """What has arrived of a key set."""
         with self._locks.of(client):
             manifest, body = self._load(client, key_set)
-            missing = {}
+            missing, have = {}, self._arrived(client)
             for entry in manifest.keys:
-                if not self._blob(client, entry.sha256).exists():
+                if entry.sha256 not in have:
                     partial = self._partial(client, entry.sha256)
                     missing[entry.sha256] = partial.stat().st_size if partial.exists() else 0
             return KeySetStatus(
@@ -114,9 +126,9 @@ class KeyStore:
         """Every key set of a client that this version can read."""
         with self._locks.of(client):
             found = []
-            for path in sorted((self._folder / client / "keysets").glob("*.json")):
+            for key_set in self._names(client):
                 with contextlib.suppress(FileFormatError):  # of another version: it is left alone
-                    found.append(self.status(client, path.stem))
+                    found.append(self.status(client, key_set))
             return found
 
     def append(self, client: str, key_set: str, sha256: str, offset: int, chunk: bytes, digest: str) -> int:
@@ -126,7 +138,7 @@ class KeyStore:
             entry = next((k for k in manifest.keys if k.sha256 == sha256), None)
             if entry is None:
                 raise Refusal("not_found", "this key set lists no such key", "upload the keys of the manifest")
-            if self._blob(client, sha256).exists():
+            if self._has(client, sha256):
                 return entry.size
             partial = self._partial(client, sha256)
             have = partial.stat().st_size if partial.exists() else 0
@@ -165,17 +177,17 @@ class KeyStore:
             if now - body["used"] >= 60:
                 with disk_errors():
                     body = {"manifest": manifest.as_json(), "created": body["created"], "used": int(now)}
-                    write_json(self._record(client, key_set), KIND, VERSION, body)
+                    self._objects.put_record(self._record(client, key_set), KIND, VERSION, body)
 
     def delete(self, client: str, key_set: str) -> None:
         """Remove a key set and every blob no other set of this client needs."""
         with self._locks.of(client):
             manifest, _ = self._load(client, key_set)
-            self._record(client, key_set).unlink()
+            self._objects.delete(self._record(client, key_set))
             kept = self._listed(client)
             for entry in manifest.keys:
                 if kept is not None and entry.sha256 not in kept:
-                    self._blob(client, entry.sha256).unlink(missing_ok=True)
+                    self._objects.delete(self._blob(client, entry.sha256))
                     self._partial(client, entry.sha256).unlink(missing_ok=True)
 
     def tidy(self) -> None:
@@ -189,17 +201,17 @@ class KeyStore:
                 for entry in listed.values():
                     with contextlib.suppress(OSError):
                         self._settle(client, entry)
-                for blob in (self._folder / client / "blobs").glob("*"):
-                    if blob.name not in listed:
-                        blob.unlink(missing_ok=True)
+                for sha256 in self._arrived(client):
+                    if sha256 not in listed:
+                        self._objects.delete(self._blob(client, sha256))
                 for partial in (self._folder / client / "partial").glob("*"):
-                    if partial.name not in listed or self._blob(client, partial.name).exists():
+                    if partial.name not in listed or self._has(client, partial.name):
                         partial.unlink(missing_ok=True)
 
     def _listed(self, client: str) -> dict[str, KeyEntry] | None:
         """Every key of a client's key sets by its hash; None where one of them is of another version."""
         try:
-            sets = [self._load(client, p.stem)[0] for p in (self._folder / client / "keysets").glob("*.json")]
+            sets = [self._load(client, key_set)[0] for key_set in self._names(client)]
         except FileFormatError:
             return None
         return {entry.sha256: entry for manifest in sets for entry in manifest.keys}
@@ -221,7 +233,7 @@ class KeyStore:
         Wrong bytes are dropped: the upload begins anew.
         """
         partial = self._partial(client, entry.sha256)
-        if not partial.exists() or partial.stat().st_size < entry.size or self._blob(client, entry.sha256).exists():
+        if not partial.exists() or partial.stat().st_size < entry.size or self._has(client, entry.sha256):
             return False
         return self._finish(client, entry.sha256) is None
 
@@ -241,33 +253,50 @@ class KeyStore:
         if suspicious:
             partial.unlink()
             return _secret()
-        os.replace(partial, self._blob(client, sha256))
+        self._objects.take(self._blob(client, sha256), partial)
         return None
 
     def _load(self, client: str, key_set: str) -> tuple[KeyManifest, dict[str, Any]]:
-        path = self._record(client, key_set)
-        if not path.exists():
+        body = self._objects.get_record(self._record(client, key_set), KIND, (VERSION,))
+        if body is None:
             raise Refusal("not_found", "no such key set", "announce it first: POST /v1/keysets")
-        body = read_json(path, KIND, (VERSION,))
         return KeyManifest.from_json(body["manifest"]), body
 
-    def _record(self, client: str, key_set: str) -> Path:
-        return self._folder / client / "keysets" / f"{key_set}.json"
+    def _names(self, client: str) -> list[str]:
+        """A client's key sets."""
+        names = [name.rpartition("/")[2] for name in self._objects.listing(f"{client}/keysets")]
+        return [name.removesuffix(".json") for name in names if name.endswith(".json")]
 
-    def _blob(self, client: str, sha256: str) -> Path:
-        return self._folder / client / "blobs" / sha256
+    def _arrived(self, client: str) -> set[str]:
+        """The hashes of the keys that are there in full."""
+        return {name.rpartition("/")[2] for name in self._objects.listing(f"{client}/blobs")}
+
+    def _has(self, client: str, sha256: str) -> bool:
+        return self._objects.size(self._blob(client, sha256)) is not None
+
+    def _record(self, client: str, key_set: str) -> str:
+        return f"{client}/keysets/{key_set}.json"
+
+    def _blob(self, client: str, sha256: str) -> str:
+        return f"{client}/blobs/{sha256}"
 
     def _partial(self, client: str, sha256: str) -> Path:
         return self._folder / client / "partial" / sha256
 
 
 class FolderKeys:
-    """The KeySource a worker hands its engine: a key set read from disk, every blob checked against its hash."""
+    """The KeySource a worker hands its engine: a client's key set, every key checked against its hash when read.
 
-    def __init__(self, folder: Path, key_set: str) -> None:
-        body = read_json(folder / "keysets" / f"{key_set}.json", KIND, (VERSION,))
-        self._folder = folder
+    Keys from an object store are kept on this machine's disk in ``cache``, if one is given, for the next opening.
+    """
+
+    def __init__(self, place: Path | Objects, key_set: str, cache: KeyCache | None = None) -> None:
+        self._objects = FolderObjects(place) if isinstance(place, Path) else place
+        body = self._objects.get_record(f"keysets/{key_set}.json", KIND, (VERSION,))
+        if body is None:
+            raise MissingKeyError("the client's key set is gone; the client must upload its keys again")
         self._hashes = {k.name: k.sha256 for k in KeyManifest.from_json(body["manifest"]).keys}
+        self._get = self._objects.get if cache is None else partial(cache.get, self._objects)
 
     def names(self) -> Iterable[str]:
         """Names of the keys, in the manifest's order."""
@@ -277,10 +306,13 @@ class FolderKeys:
         """Bytes of one key."""
         if name not in self._hashes:
             raise MissingKeyError(f"key {name!r} is not in the client's key set; make keys for this plan again")
-        data = (self._folder / "blobs" / self._hashes[name]).read_bytes()
-        if hashlib.sha256(data).hexdigest() != self._hashes[name]:
-            raise FileFormatError("a stored key does not match its hash; the client must upload its keys again")
-        return data
+        digest = self._hashes[name]
+        try:
+            return self._get(f"blobs/{digest}", digest)
+        except ObjectError as err:
+            raise FileFormatError(
+                f"a stored key does not match its hash: {err}; the client must upload its keys again"
+            ) from err
 
 
 def _secret() -> Refusal:

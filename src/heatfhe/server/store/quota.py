@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heatfhe.server.store.disk import folder_bytes, need_room
+from heatfhe.server.store.objects import Objects
 from heatfhe.wire import Refusal
 
 INCOMING = "incoming"  # uploads on their way; they count by what they were announced with
@@ -18,6 +19,11 @@ INCOMING = "incoming"  # uploads on their way; they count by what they were anno
 def client_bytes(folder: Path) -> int:
     """Bytes a client's folder holds, without uploads on their way."""
     return folder_bytes(folder) - folder_bytes(folder / INCOMING)
+
+
+def stored_bytes(part: Objects) -> int:
+    """The same for a client's part of an object store."""
+    return sum(size for name, size in part.listing().items() if not name.startswith(f"{INCOMING}/"))
 
 
 def over_quota(size: int, used: int, most: int) -> Refusal:
@@ -41,8 +47,8 @@ class ClientLocks:
 class Quota:
     """The share of every client below one folder, and the free bytes that the disk must keep."""
 
-    def __init__(self, folder: Path, *, most: int, reserve: int) -> None:
-        self._folder, self._most, self._reserve = folder, most, reserve
+    def __init__(self, folder: Path, *, most: int, reserve: int, objects: Objects | None = None) -> None:
+        self._folder, self._most, self._reserve, self._objects = folder, most, reserve, objects
         self._held: Counter[str] = Counter()
         self._lock, self._locks = threading.Lock(), ClientLocks()
 
@@ -65,6 +71,7 @@ class Quota:
     def _take(self, client: str, size: int, *, kept: int) -> None:
         """Counting a client's files takes a while, so only the client's own lock is held meanwhile."""
         used = client_bytes(self._folder / client) + self._held[client]
+        used += 0 if self._objects is None else stored_bytes(self._objects.below(client))
         if used + size > self._most:
             raise over_quota(size, used, self._most)
         with self._lock:

@@ -15,6 +15,7 @@ from heatfhe.errors import FileFormatError
 from heatfhe.files import plain, read_json, write_json
 from heatfhe.server.store.disk import disk_errors, folder_bytes, remove_nameless, remove_partials
 from heatfhe.server.store.journal import Journal
+from heatfhe.server.store.objects import Objects
 from heatfhe.wire import Refusal
 
 KIND, VERSION = "heatfhe-session", 1
@@ -51,15 +52,24 @@ class Session:
 
 
 class SessionStore:
-    """Sessions of every client below one folder: clients/<client>/sessions/<session>/."""
+    """Sessions of every client below one folder: clients/<client>/sessions/<session>/.
 
-    def __init__(self, folder: Path, *, most: int) -> None:
-        self._folder, self._most = folder, most
+    Where ``objects`` are given, what a session holds is there, under the same names; its record stays in the folder.
+    """
+
+    def __init__(self, folder: Path, *, most: int, objects: Objects | None = None) -> None:
+        self._folder, self._most, self._objects = folder, most, objects
         self._lock = threading.RLock()
 
     def folder(self, client: str, session: str) -> Path:
         """Where a session lives."""
         return self._folder / client / "sessions" / session
+
+    def journal(self, client: str, session: str) -> Journal:
+        """What a session holds."""
+        if self._objects is None:
+            return Journal(self.folder(client, session))
+        return Journal(self._objects.below(f"{client}/sessions/{session}"))
 
     def create(
         self, client: str, *, model: str, config_id: str, key_set: str, now: float, idempotency: str = ""
@@ -98,8 +108,9 @@ class SessionStore:
             if not (folder / "session.json").exists():
                 raise _unknown()
             body = read_json(folder / "session.json", KIND, (VERSION,))
-            head = Journal(folder).head()
-            size = folder_bytes(folder)
+            head, size = self.journal(client, session).head(), folder_bytes(folder)
+            if self._objects is not None:
+                size += sum(self._objects.listing(f"{client}/sessions/{session}").values())
             return Session(
                 session=session, client=client, position=head.position, pending=head.pending, size=size, **body
             )
@@ -129,20 +140,33 @@ class SessionStore:
             if not (folder / "session.json").exists():
                 raise _unknown()
             (folder / "session.json").unlink()  # first: half a session must not look like a whole one
+            if self._objects is not None:
+                self._objects.delete_below(f"{client}/sessions/{session}")
             shutil.rmtree(folder, ignore_errors=True)
 
     def tidy(self) -> None:
         """Remove what killed processes left: sessions that were never whole, states that are not current."""
         with self._lock:
             for home in self._folder.glob("*/sessions"):
-                remove_nameless(home, "session.json", ("journal.json", "lock", "state-*", ".*.partial", ".*.old"))
-                for folder in [p.parent for p in home.glob("*/session.json")]:
+                remove_nameless(
+                    home, "session.json", ("journal.json", "lock", "turns", "state-*", ".*.partial", ".*.old")
+                )
+                self._sweep_objects(home.parent.name)
+                for folder in [p.parent for p in home.glob("*/session.json") if self._objects is None]:
                     journal = Journal(folder)
                     # A worker of the former server may be about to end; it tidies up itself when the next one works.
                     with journal.lock(wait=False) as mine, contextlib.suppress(FileFormatError):
                         if mine:
                             remove_partials(folder)
                             journal.tidy()
+
+    def _sweep_objects(self, client: str) -> None:
+        """Remove from an object store what belongs to sessions that are gone; live ones are tidied by their workers."""
+        if self._objects is None:
+            return
+        for name in self._objects.listing(f"{client}/sessions"):
+            if not self.exists(client, name.split("/")[2]):
+                self._objects.delete(name)
 
     def make_room(self, client: str, *, now: float, keep: frozenset[str]) -> list[str]:
         """Where a client has all the sessions it may, delete its oldest empty one, unless it may be about to be used.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What seats on other machines read besides clients' things: the models, and a mark by which they know the folder.
 
+An object store (``--store``) has the mark too: it belongs to one folder.
+
 store-id                            random, made once: a seat that reads another one is looking at another folder
 models/<digest of the plan>/        plan.json, and the circuit as a directory; written once, never changed
 """
@@ -12,9 +14,11 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from heatfhe.errors import ConfigError
 from heatfhe.files import atomic_directory, atomic_write
 from heatfhe.server.settings import ModelSource
 from heatfhe.server.store.disk import remove_partials
+from heatfhe.server.store.objects import Objects
 
 MARK, SHELF = "store-id", "models"
 
@@ -32,6 +36,16 @@ def read_mark(folder: Path) -> str:
     """The mark of a folder; empty where it has none."""
     path = folder / MARK
     return path.read_text() if path.is_file() else ""
+
+
+def claim_store(folder: Path, objects: Objects, url: str) -> None:
+    """Make an object store this folder's, or refuse one that is another's: each would sweep away what the other keeps.
+
+    Needs the folder's lock.
+    """
+    mark = store_mark(folder)
+    if not objects.create(MARK, mark.encode()) and objects.read(MARK) != mark.encode():
+        raise ConfigError(f"{url} belongs to the server of another --folder; give each server a prefix of its own")
 
 
 def absolute(source: ModelSource) -> ModelSource:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a service and its workers say to each other: one frozen record per line of JSON on their pipes.
 
-Paths in them are names in the server's folder, relative to it. A seat on another machine may find that folder somewhere
-else; it says where, in ``Opening.store``, to the workers that it starts.
+Paths in them are names in the server's folder or object store, relative to it. A seat on another machine may find the
+folder somewhere else; it says where, in ``Opening.store``, to the workers that it starts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from heatfhe.files import plain, remade
+from heatfhe.planning import SNAPSHOT_SECONDS
 from heatfhe.wire import Limits
 
 
@@ -21,7 +22,9 @@ from heatfhe.wire import Limits
 class Opening:
     """The first order: a model to open, the key set to open it with, and what the process may use.
 
-    ``memory`` caps its addresses, if given. ``device`` and ``store`` are set by the seat that starts the process.
+    ``memory`` caps its addresses, if given. ``device`` and ``store`` are set by the seat that starts the process. With
+    ``objects``, the URL of an object store, what clients have is there, under the same names as in the folder, and the
+    process keeps up to ``cache_bytes`` of keys on its own machine.
     """
 
     plan: Path
@@ -34,16 +37,21 @@ class Opening:
     memory: int | None = None
     device: str = ""
     store: Path = Path()
+    objects: str = ""
+    cache_bytes: int = 0
 
     def placed(self) -> Opening:
-        """The same with paths that can be opened, where ``store`` is."""
-        names = ("plan", "circuit", "client_folder")
+        """The same with paths that can be opened, where ``store`` is; what is in an object store keeps its name."""
+        names = ("plan", "circuit") if self.objects else ("plan", "circuit", "client_folder")
         return replace(self, **{name: self.store / getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One job to run, or to go on with."""
+    """One job to run, or to go on with. Between snapshots lie at least ``snapshot_seconds`` of computing.
+
+    ``request`` is the SHA-256 that ends the message which asks for it.
+    """
 
     job: str
     job_folder: Path
@@ -52,6 +60,8 @@ class Assignment:
     seconds_per_unit: float
     client_folder: Path
     client_bytes: int
+    snapshot_seconds: float = SNAPSHOT_SECONDS
+    request: str = ""
 
     def placed(self, store: Path) -> Assignment:
         """The same with paths that can be opened, where the server's folder is ``store``."""
@@ -102,7 +112,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """``unit`` of ``units`` are over and journalled, and so many outputs can be fetched.
+    """``unit`` of ``units`` are over, and so many outputs can be fetched.
+
+    After a kill those since the last snapshot run again: the number then begins lower than it was.
 
     ``exceeded`` is of simulated models only, where nothing is secret: refreshes that met more than was planned for.
     """

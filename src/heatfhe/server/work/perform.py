@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of one job, unit by unit: run a program, store the output, journal the state, tell the public facts."""
+"""The work of one job, unit by unit: run a program, store the output, now and then the state, tell the public facts."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from heatfhe.engine import Conversation, Runner
 from heatfhe.errors import WireError
-from heatfhe.files import atomic_write
 from heatfhe.planning import Plan, ProgramName
 from heatfhe.progress import Reporter
+from heatfhe.server.store.folder_objects import FolderObjects
 from heatfhe.server.store.journal import Journal, Snapshot
-from heatfhe.server.store.quota import client_bytes, over_quota
+from heatfhe.server.store.lease import LeaseLost
+from heatfhe.server.store.objects import Objects
+from heatfhe.server.store.outputs import has_outputs, put_output
+from heatfhe.server.store.quota import client_bytes, over_quota, stored_bytes
 from heatfhe.server.work.orders import Assignment, Completed, Progress, Running
+from heatfhe.server.work.pace import Pace
 from heatfhe.wire import JobHead, JobOutput, MessageFile, Refusal, unit_kind
 
 Emit = Callable[[Progress], None]
@@ -56,12 +62,19 @@ def perform(
     emit: Emit,
     cancelled: Callable[[], bool],
     yielding: Callable[[], bool] = lambda: False,
+    store: Objects | None = None,
+    pace: Pace | None = None,
 ) -> bool:
-    """Run what is left of a job. Every unit is journalled; a process killed at any moment goes on from the last one.
+    """Run what is left of a job. A process killed at any moment goes on from the last snapshot; the units since are run
+    again, to the same bytes.
 
     False if the job gave up its turn: ``yielding`` is asked after every unit but the last, so that each turn gets on.
+    What is stored goes to ``store``; without one the paths of the task can be opened. ``pace`` knows what storing
+    costs, and says when a snapshot is due. There is always one at the end, whatever ends the job.
     """
-    journal, request = Journal(task.session_folder), JobHead.from_header(message.header)
+    session, place = _part(store, task.session_folder), _part(store, task.job_folder)
+    journal, request = Journal(session), JobHead.from_header(message.header)
+    pace = Pace() if pace is None else pace
     with journal.lock():
         journal.tidy()
         snapshot = journal.read()
@@ -69,35 +82,86 @@ def perform(
         done = snapshot.units if snapshot.job == task.job else 0
         if snapshot.job != task.job and snapshot.position != request.start:
             # The session has gone on: this job ended before, and the disk did not take the record of it.
-            if not all((task.job_folder / f"output-{step:04d}").exists() for step in range(request.steps)):
+            if not has_outputs(place, request.steps):
                 raise Refusal("conflict", "the session has gone on without this job", "submit a new job")
             emit(Completed(unit=len(plan), units=len(plan), outputs=request.steps))
             return True
         watch = _Watch(runner.plan, plan, emit, cancelled, task.seconds_per_unit)
         talk = Conversation.restore(runner, snapshot.values, snapshot.position, reporter=watch)
+        keeper = _Keeper(journal, task.job, pace, talk, done)
         ready = sum(unit.step is not None for unit in plan[:done])
         emit(Completed(unit=done, units=len(plan), outputs=ready))
-        before = _exceeded(runner)
-        for index in range(done, len(plan)):
-            unit = plan[index]
-            watch.begin(index, request.steps)
-            outputs = _answer(talk, unit, request, message)
-            values = talk.values()
-            _need_room(task, sum(map(len, outputs)) + sum(map(len, values.values())))
-            if unit.step is not None:
-                ready = unit.step + 1
-                result = JobOutput(plan=request.plan, job=task.job, step=unit.step, outputs=outputs)
-                with atomic_write(task.job_folder / f"output-{unit.step:04d}") as f:
-                    f.write(result.pack())
-            pending = talk.next is not None
-            journal.write(
-                Snapshot(position=talk.position, pending=pending, job=task.job, units=index + 1, values=values)
-            )
-            beyond = _exceeded(runner) - before or None
-            emit(Completed(unit=index + 1, units=len(plan), outputs=ready, exceeded=beyond))
-            if index + 1 < len(plan) and yielding():
-                return False
+        before, held = _exceeded(runner), sum(map(len, snapshot.values.values()))
+        del snapshot
+        pace.begin(task.snapshot_seconds)
+        try:
+            for index in range(done, len(plan)):
+                unit = plan[index]
+                watch.begin(index, request.steps)
+                with pace.computing():
+                    outputs = _answer(talk, unit, request, message)
+                    _finished(runner)
+                _need_room(store, task, sum(map(len, outputs)) + max(held, keeper.size))
+                journal.check()
+                if unit.step is not None:
+                    ready = unit.step + 1
+                    result = JobOutput(plan=request.plan, job=task.job, step=unit.step, outputs=outputs)
+                    put_output(place, unit.step, result.pack())
+                keeper.note(index + 1)
+                last = index + 1 == len(plan)
+                if last or pace.due:
+                    keeper.store()
+                beyond = _exceeded(runner) - before or None
+                emit(Completed(unit=index + 1, units=len(plan), outputs=ready, exceeded=beyond))
+                if not last and yielding():
+                    keeper.store()
+                    return False
+        except Exception as err:
+            keeper.rescue(err)
+            raise
     return True
+
+
+def _part(store: Objects | None, path: Path) -> Objects:
+    return FolderObjects(path) if store is None else store.below(path.as_posix())
+
+
+def _finished(runner: Runner) -> None:
+    """Wait for a device that computes on its own, so that its time does not look like that of storing."""
+    getattr(runner.engine, "synchronize", lambda: None)()
+
+
+class _Keeper:
+    """The last complete unit of a job, and whether it is stored. A unit that fails changes none of its values."""
+
+    def __init__(self, journal: Journal, job: str, pace: Pace, talk: Conversation, units: int) -> None:
+        self._journal, self._job, self._pace, self._talk = journal, job, pace, talk
+        self.size = 0
+        self._kept, self._units = talk.copy(), units
+        self._stored = units
+
+    def note(self, units: int) -> None:
+        """So many units are complete, and what the conversation holds is theirs."""
+        self._kept, self._units = self._talk.copy(), units
+
+    def store(self) -> None:
+        """Write a snapshot of the last complete unit, unless it is there."""
+        if self._stored == self._units:
+            return
+        with self._pace.storing():
+            kept = self._kept
+            values = kept.values()
+            pending = kept.next is not None
+            self._journal.write(
+                Snapshot(position=kept.position, pending=pending, job=self._job, units=self._units, values=values)
+            )
+        self._stored, self.size = self._units, sum(map(len, values.values()))
+
+    def rescue(self, err: Exception) -> None:
+        """Store what is complete although the job has failed; where that fails too, the last snapshot stays."""
+        if not isinstance(err, LeaseLost):
+            with contextlib.suppress(OSError, MemoryError, LeaseLost):
+                self.store()
 
 
 def _exceeded(runner: Runner) -> int:
@@ -118,9 +182,9 @@ def _answer(talk: Conversation, unit: Unit, request: JobHead, message: MessageFi
     return talk.answer(unit.program, token, [message.block(name) for name in noise])
 
 
-def _need_room(task: Assignment, size: int) -> None:
+def _need_room(store: Objects | None, task: Assignment, size: int) -> None:
     """Refuse to store what the client's quota does not hold."""
-    used = client_bytes(task.client_folder)
+    used = client_bytes(task.client_folder) if store is None else stored_bytes(_part(store, task.client_folder))
     if used + size > task.client_bytes:
         raise over_quota(size, used, task.client_bytes)
 

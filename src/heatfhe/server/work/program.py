@@ -14,7 +14,9 @@ from heatfhe.errors import ConfigError
 from heatfhe.planning import Plan, ProgramName, key_bytes
 from heatfhe.server.models import ServedModel
 from heatfhe.server.settings import ModelSource, Settings
+from heatfhe.server.store.key_cache import KeyCache, cache_folder
 from heatfhe.server.store.keys import FolderKeys
+from heatfhe.server.store.objects import Objects
 from heatfhe.server.work.orders import Opening
 from heatfhe.stages import Embed, Patches, centred
 from heatfhe.wire import Message, ModelConfig, Price
@@ -130,10 +132,14 @@ def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
     return Message(kind="bundle", plan=plan.digest, body=body, blocks=blocks).pack()
 
 
-def open_runner(opening: Opening) -> Runner:
-    """Open a model for a key set, as a worker is told to."""
+def open_runner(opening: Opening, store: Objects | None = None) -> Runner:
+    """Open a model for a key set, as a worker is told to; keys come from ``store`` if there is one."""
     plan, circuit = Plan.load(opening.plan), Circuit.load(opening.circuit)
-    keys = FolderKeys(opening.client_folder, opening.key_set)
+    if store is None:
+        keys = FolderKeys(opening.client_folder, opening.key_set)
+    else:
+        part, cache = store.below(opening.client_folder.as_posix()), KeyCache(cache_folder(), opening.cache_bytes)
+        keys = FolderKeys(part, opening.key_set, cache)
     options = dict(opening.options)
     if opening.engine == "native":
         options.setdefault("device", opening.device)

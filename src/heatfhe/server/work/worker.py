@@ -13,20 +13,28 @@ import logging
 import os
 import resource
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO
 
-from heatfhe.errors import HeatError, MissingKeyError, WireError
+from heatfhe.errors import HeatError, MissingKeyError, ObjectError, WireError
 from heatfhe.server.faults import log_fault
 from heatfhe.server.store.disk import FULL
+from heatfhe.server.store.jobs import REQUEST
+from heatfhe.server.store.lease import LeaseLost
+from heatfhe.server.store.objects import Objects, open_objects, sha256_of
 from heatfhe.server.wall import close_wall
 from heatfhe.server.work.orders import Assignment, Broken, Cancel, Ended, GiveWay, Opening, Ready, Record, pack, unpack
+from heatfhe.server.work.pace import Pace
 from heatfhe.server.work.perform import CancelledWork, perform
 from heatfhe.wire import MessageFile, Refusal
 
 logger = logging.getLogger(__name__)
+DIGEST_BYTES = 32  # SHA-256 of all that comes before it ends a message, and is what the message is known by
 
 
 class _Orders:
@@ -80,23 +88,31 @@ def main() -> int:
     try:
         from heatfhe.server.work.program import open_runner
 
-        runner = open_runner(first)
+        store = open_objects(first.objects) if first.objects else None
+        runner = open_runner(first, store)
     except Exception as err:
         _report(err)
         emit(Broken(code=_code(err), message=_message(err)))
         return 1
     emit(Ready())
+    pace = Pace()
     while True:
-        task = orders.runs.get().placed(first.store)
+        task = orders.runs.get()
         try:
-            whole = perform(
-                runner,
-                MessageFile(task.job_folder / "request.bin", first.limits, kinds=("job",)),
-                task,
-                emit=emit,
-                cancelled=partial(orders.cancelled, task.job),
-                yielding=partial(orders.yielding, task.job),
-            )
+            with _asked(task, first, store) as message:
+                whole = perform(
+                    runner,
+                    message,
+                    task if store else task.placed(first.store),
+                    emit=emit,
+                    cancelled=partial(orders.cancelled, task.job),
+                    yielding=partial(orders.yielding, task.job),
+                    store=store,
+                    pace=pace,
+                )
+        except LeaseLost:  # another worker has the session: whoever still listens to this one sees it end
+            logger.warning("a worker lost its lease and ends")
+            return 1
         except CancelledWork:
             emit(Ended(job=task.job, state="cancelled"))
         except Exception as err:  # bytes from strangers end their own job, never the process that other jobs share
@@ -104,6 +120,24 @@ def main() -> int:
             emit(Ended(job=task.job, state="failed", error=_code(err), message=_message(err)))
         else:
             emit(Ended(job=task.job, state="done" if whole else "yielded"))
+
+
+@contextlib.contextmanager
+def _asked(task: Assignment, first: Opening, store: Objects | None) -> Iterator[MessageFile]:
+    """The message of a job: the file itself, or what an object store has, checked, on this machine's disk meanwhile."""
+    if store is None:
+        yield MessageFile(first.store / task.job_folder / REQUEST, first.limits, kinds=("job",))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path, name = Path(folder) / REQUEST, f"{task.job_folder.as_posix()}/{REQUEST}"
+        data = store.read(name)
+        if data is None:
+            raise ObjectError(task.request, name, "is lost")
+        if (sha256_of(data[:-DIGEST_BYTES]), data[-DIGEST_BYTES:].hex()) != (task.request, task.request):
+            raise ObjectError(task.request, name, "was torn or changed")
+        path.write_bytes(data)
+        del data
+        yield MessageFile(path, first.limits, kinds=("job",))
 
 
 def _report(err: Exception) -> None:
