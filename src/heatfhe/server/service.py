@@ -57,7 +57,7 @@ class Service:
         self.clock = SteadyClock(settings.folder / "clock.json")
         self.book = ClientBook(settings.folder / "clients.json")
         self._store = open_objects(settings.store) if settings.store else None
-        objects = self._store.below(self.home.name) if self._store else None
+        objects = self._store and self._store.below(self.home.name)
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes, objects=objects)
         locks = SharedLocks(settings.folder) if settings.fronts else None  # fronts add to keys beside this process
         most = settings.key_sets_per_client
@@ -100,7 +100,8 @@ class Service:
         if self._cluster is not None:
             store_mark(self.settings.folder)
             for model in self.models.values():
-                self._sources[model.config.config_id] = shelve(self.settings.folder, model.source, model.config.plan)
+                config = model.config
+                self._sources[config.config_id] = shelve(self.settings.folder, model.source, config.plan, self._store)
             self._crew = hire(self.settings, self._cluster, self.dispatcher, self.queue)
             self._crew.start()
         self._sweeper.start()

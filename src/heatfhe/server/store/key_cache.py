@@ -13,10 +13,10 @@ from heatfhe.files import atomic_write
 from heatfhe.server.store.objects import Objects
 
 
-def cache_folder() -> Path:
-    """Where keys are kept on this machine: HEATFHE_CACHE, or a folder of the user's cache."""
+def cache_folder(what: str) -> Path:
+    """Where keys or models of an object store are kept on this machine: in HEATFHE_CACHE, or in the user's cache."""
     named = os.environ.get("HEATFHE_CACHE", "")
-    return Path(named) if named else Path.home() / ".cache" / "heatfhe" / "keys"
+    return (Path(named) if named else Path.home() / ".cache" / "heatfhe") / what
 
 
 class KeyCache:

@@ -65,7 +65,6 @@ class Lease:
         self._objects, self._seconds, self._clock, self._sleep = objects, seconds, clock, sleep
         self._beating = beating
         self._holder, self._beats, self._locked = secrets.token_hex(16), 0, False
-        self._process = _process("self")
         self.number = 0
 
     @contextmanager
@@ -143,7 +142,7 @@ class Lease:
 
     def _body(self, ended: bool = False) -> dict[str, Any]:
         """``locked`` says that its holder has the file lock: whoever gets that knows it to be gone."""
-        facts = {"holder": self._holder, "process": self._process, "beats": self._beats}
+        facts = {"holder": self._holder, "process": _process("self"), "beats": self._beats}
         return {**facts, "ended": ended, "locked": self._locked}
 
     def _take(self) -> bool:

@@ -4,7 +4,8 @@
 An object store (``--store``) has the mark too: it belongs to one folder.
 
 store-id                            random, made once: a seat that reads another one is looking at another folder
-models/<digest of the plan>/        plan.json, and the circuit as a directory; written once, never changed
+models/<digest of the plan>/        plan.json, and the circuit as a directory; written once, never changed. In an object
+                                    store index.json names their files with hashes
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from heatfhe.errors import ConfigError
+from heatfhe.errors import ConfigError, FileFormatError
 from heatfhe.files import atomic_directory, atomic_write
 from heatfhe.server.settings import ModelSource
 from heatfhe.server.store.disk import remove_partials
-from heatfhe.server.store.objects import Objects
+from heatfhe.server.store.objects import Objects, checked_name, open_objects
 
-MARK, SHELF = "store-id", "models"
+MARK, SHELF, INDEX = "store-id", "models", "index.json"
+KIND, VERSION = "heatfhe-shelf", 1
 
 
 def store_mark(folder: Path) -> str:
@@ -32,8 +34,10 @@ def store_mark(folder: Path) -> str:
     return read_mark(folder)
 
 
-def read_mark(folder: Path) -> str:
-    """The mark of a folder; empty where it has none."""
+def read_mark(folder: Path, url: str = "") -> str:
+    """The mark of a folder, or of the object store at a URL; empty where it has none."""
+    if url:
+        return (open_objects(url).read(MARK) or b"").decode()
     path = folder / MARK
     return path.read_text() if path.is_file() else ""
 
@@ -53,12 +57,16 @@ def absolute(source: ModelSource) -> ModelSource:
     return replace(source, plan=source.plan.absolute(), circuit=source.circuit.absolute())
 
 
-def shelve(folder: Path, source: ModelSource, digest: str) -> ModelSource:
-    """Copy a model into a server's folder, unless it is there; the source by its names in the folder. Needs the lock.
+def shelve(folder: Path, source: ModelSource, digest: str, objects: Objects | None = None) -> ModelSource:
+    """Copy a model into a server's folder or object store, unless it is there; the source by its names in it.
 
-    The copy appears whole or not at all. A worker checks the hashes of plan and circuit when it opens them.
+    The copy appears whole or not at all. A worker checks the hashes of plan and circuit when it opens them. Needs the
+    lock.
     """
     place = Path(SHELF) / digest
+    if objects is not None:
+        _put_model(objects.below(place.as_posix()), source)
+        return replace(source, plan=place / "plan.json", circuit=place / "circuit")
     if (folder / SHELF).exists():
         remove_partials(folder / SHELF)
     if not (folder / place).exists():
@@ -66,3 +74,28 @@ def shelve(folder: Path, source: ModelSource, digest: str) -> ModelSource:
             shutil.copy(source.plan, partial / "plan.json")
             shutil.copytree(source.circuit, partial / "circuit")
     return replace(source, plan=place / "plan.json", circuit=place / "circuit")
+
+
+def _put_model(objects: Objects, source: ModelSource) -> None:
+    """A model's files, and last the list of them: without it there is no model."""
+    if objects.size(INDEX) is None:
+        files = {"plan.json": source.plan}
+        for path in sorted(p for p in source.circuit.rglob("*") if p.is_file()):
+            files[f"circuit/{path.relative_to(source.circuit).as_posix()}"] = path
+        rows = [[name, objects.put(name, path.read_bytes())] for name, path in files.items()]
+        objects.put_record(INDEX, KIND, VERSION, {"files": rows})
+
+
+def unshelve(objects: Objects, place: Path, cache: Path) -> tuple[Path, Path]:
+    """Plan and circuit of an object store on this machine's disk: fetched unless they are there, every file checked."""
+    part, folder = objects.below(place.as_posix()), cache / place.name
+    if not folder.exists():
+        body = part.get_record(INDEX, KIND, (VERSION,))
+        if body is None:
+            raise FileFormatError(f"{place}: the store has no such model; start the server again, which puts it there")
+        with atomic_directory(folder) as partial:
+            for name, sha256 in body["files"]:
+                target = partial / checked_name(name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part.fetch(name, sha256, target)
+    return folder / "plan.json", folder / "circuit"

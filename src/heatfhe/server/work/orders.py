@@ -42,7 +42,7 @@ class Opening:
 
     def placed(self) -> Opening:
         """The same with paths that can be opened, where ``store`` is; what is in an object store keeps its name."""
-        names = ("plan", "circuit") if self.objects else ("plan", "circuit", "client_folder")
+        names = () if self.objects else ("plan", "circuit", "client_folder")
         return replace(self, **{name: self.store / getattr(self, name) for name in names})
 
 

@@ -17,6 +17,7 @@ from heatfhe.server.settings import ModelSource, Settings
 from heatfhe.server.store.key_cache import KeyCache, cache_folder
 from heatfhe.server.store.keys import FolderKeys
 from heatfhe.server.store.objects import Objects
+from heatfhe.server.store.shelf import unshelve
 from heatfhe.server.work.orders import Opening
 from heatfhe.stages import Embed, Patches, centred
 from heatfhe.wire import Message, ModelConfig, Price
@@ -133,13 +134,17 @@ def make_bundle(plan: Plan, circuit: Circuit) -> bytes:
 
 
 def open_runner(opening: Opening, store: Objects | None = None) -> Runner:
-    """Open a model for a key set, as a worker is told to; keys come from ``store`` if there is one."""
-    plan, circuit = Plan.load(opening.plan), Circuit.load(opening.circuit)
+    """Open a model for a key set, as a worker is told to; keys come from ``store`` if there is one, and so does a model
+    that is named in it."""
+    files = opening.plan, opening.circuit
     if store is None:
         keys = FolderKeys(opening.client_folder, opening.key_set)
     else:
-        part, cache = store.below(opening.client_folder.as_posix()), KeyCache(cache_folder(), opening.cache_bytes)
+        part, cache = store.below(opening.client_folder.as_posix()), KeyCache(cache_folder("keys"), opening.cache_bytes)
         keys = FolderKeys(part, opening.key_set, cache)
+        if not opening.plan.is_absolute():
+            files = unshelve(store, opening.plan.parent, cache_folder("models"))
+    plan, circuit = Plan.load(files[0]), Circuit.load(files[1])
     options = dict(opening.options)
     if opening.engine == "native":
         options.setdefault("device", opening.device)

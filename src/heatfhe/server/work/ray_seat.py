@@ -37,15 +37,15 @@ _OBJECTS = 80 << 20  # bytes of shared memory for a Ray of our own: only short l
 class _Place:
     """The actor: a device, its workers, and the pipes to them. An empty line means that a worker has died."""
 
-    def __init__(self, folder: str, device: str, resident: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: str, url: str, device: str, resident: int, environment: Mapping[str, str]) -> None:
         close_wall()
-        self._folder = Path(os.environ.get(STORE_VARIABLE) or folder)
+        self._folder, self._url = Path(os.environ.get(STORE_VARIABLE) or folder), url
         self._device = Device(device, resident=resident, environment=environment, store=self._folder)
         self._workers: dict[Key, WorkerProcess] = {}
 
     def facts(self) -> dict[str, str]:
-        """Where this actor is, and the mark of the folder that it sees."""
-        return {"host": os.uname().nodename, "pid": str(os.getpid()), "mark": read_mark(self._folder)}
+        """Where this actor is, and the mark of the folder or the object store that it sees."""
+        return {"host": os.uname().nodename, "pid": str(os.getpid()), "mark": read_mark(self._folder, self._url)}
 
     def open(self, key: list[str], opening: str) -> str:
         """Open a model for a key set."""
@@ -155,6 +155,8 @@ class RaySeat:
         facts: dict[str, str] = self.ask("facts")
         if facts["mark"] != self._mark:
             self.close()
+            if self._settings.store:
+                raise ConfigError(f"the seat on {facts['host']} finds another store than this server's at the same URL")
             raise ConfigError(
                 f"the seat on {facts['host']} does not see this server's folder at {self._settings.folder.resolve()}: "
                 f"mount it there, or set {STORE_VARIABLE} to its place in the environment of ray start"
@@ -196,7 +198,7 @@ class RaySeat:
                 folder = str(self._settings.folder.resolve())
                 environment = dict(self._settings.worker_environment)
                 place = ray.remote(_Place).options(max_concurrency=_CALLS, max_restarts=0, **self._needs)
-                self._actor = place.remote(folder, self._device, self.resident, environment)
+                self._actor = place.remote(folder, self._settings.store, self._device, self.resident, environment)
                 self._open = []
             return self._actor
 
