@@ -137,6 +137,10 @@ class Service:
         if self._lock is not None:
             self._lock.close()
 
+    def model(self, name: str) -> ServedModel:
+        """A model by name."""
+        return self.catalogue.model(name)
+
     # -- keys ----------------------------------------------------------------------------------------------------------
 
     def register_keys(self, client: str, manifest: KeyManifest) -> KeySetStatus:
