@@ -83,6 +83,17 @@ def test_a_lost_torn_or_changed_object_is_named_and_not_used(reach: Reach, tmp_p
         store.get("a/b", digest)
 
 
+def test_several_at_once_are_the_same_as_one_after_the_other(reach: Reach) -> None:
+    store = reach().below("part")
+    made = {f"many/{k}": bytes([k]) * k for k in range(20)}
+    store.put_all(made)
+    hashes = {name: sha256_of(data) for name, data in made.items()}
+    assert store.get_all(hashes) == made
+    store.put("many/7", b"other")
+    with pytest.raises(ObjectError, match=hashes["many/7"]):
+        store.get_all(hashes)
+
+
 def test_records_carry_their_own_digest(reach: Reach) -> None:
     store = reach()
     assert store.get_record("r.json", "heatfhe-test", (1,)) is None

@@ -89,27 +89,27 @@ class Journal:
         """The current snapshot, every ciphertext checked against its hash."""
         facts, rows = self._head()
         try:
-            values = {name: self._objects.get(place, sha256) for name, sha256, place in rows}
+            found = self._objects.get_all({place: sha256 for _, sha256, place in rows})
         except ObjectError as err:
             raise FileFormatError(
                 f"a session's stored state does not match its journal: {err}; the session must be deleted"
             ) from err
-        return Snapshot(**facts, values=values)
+        return Snapshot(**facts, values={name: found[place] for name, _, place in rows})
 
     def write(self, snapshot: Snapshot) -> int:
         """Make a snapshot the current one: the old stays whole until the new one is. Returns the bytes written."""
         self.check()
         _, old = self._head()
         known = {sha256: place for _, sha256, place in old}
-        rows, fresh = list[Row](), dict[str, int]()
+        rows, fresh = list[Row](), dict[str, bytes]()
+        for name, data in snapshot.values.items():
+            digest = sha256_of(data)
+            if digest not in known:
+                known[digest] = f"state-{self._number:06d}/{digest}"
+                fresh[known[digest]] = data
+            rows.append((name, digest, known[digest]))
         try:
-            for name, data in snapshot.values.items():
-                digest = sha256_of(data)
-                if digest not in known:
-                    known[digest] = f"state-{self._number:06d}/{digest}"
-                    fresh[known[digest]] = len(data)
-                    self._objects.put(known[digest], data)
-                rows.append((name, digest, known[digest]))
+            self._objects.put_all(fresh)
             self.check()
             self._point(plain(snapshot, _FACTS), rows)
         except BaseException:
@@ -121,7 +121,7 @@ class Journal:
             self._objects.delete(place)
         if not self._held:
             self.tidy()
-        return sum(fresh.values())
+        return sum(map(len, fresh.values()))
 
     def tidy(self) -> None:
         """Remove what is not part of the current snapshot, and what a killed writer or a former holder left."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ class Objects(ABC):
         if sha256_of(data) != sha256:
             raise ObjectError(sha256, name, f"was torn or changed: {len(data)} bytes that do not match it")
         return data
+
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Put several objects, in any order; on an error some may be there."""
+        for name, data in objects.items():
+            self.put(name, data)
+
+    def get_all(self, hashes: Mapping[str, str]) -> dict[str, bytes]:
+        """Several objects by name, each checked against its hash."""
+        return {name: self.get(name, sha256) for name, sha256 in hashes.items()}
 
     def fetch(self, name: str, sha256: str, path: Path) -> None:
         """Bring an object into a file of this machine, which appears only if the bytes are right."""
@@ -129,6 +139,13 @@ class _Part(Objects):
 
     def delete(self, name: str) -> None:
         self._whole.delete(self._full(name))
+
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        self._whole.put_all({self._full(name): data for name, data in objects.items()})
+
+    def get_all(self, hashes: Mapping[str, str]) -> dict[str, bytes]:
+        found = self._whole.get_all({self._full(name): sha256 for name, sha256 in hashes.items()})
+        return {name: found[self._full(name)] for name in hashes}
 
     def take(self, name: str, path: Path) -> None:
         self._whole.take(self._full(name), path)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import errno
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fsspec.core import url_to_fs
 from heatfhe.errors import ConfigError, HeatError
 from heatfhe.server.store.objects import Objects, checked_name, sha256_of
 
+_AT_ONCE = 8  # objects on their way, of those put or got together
 _TRIES = 4  # S3 answers 409 to a conditional write that meets another one
 
 
@@ -82,6 +84,14 @@ class RemoteObjects(Objects):
                 self._fs.rm_file(self._path(name))
         except FileNotFoundError:
             return
+
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self.put, objects.keys(), objects.values()))
+
+    def get_all(self, hashes: Mapping[str, str]) -> dict[str, bytes]:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return dict(zip(hashes, pool.map(self.get, hashes.keys(), hashes.values())))
 
     def take(self, name: str, path: Path) -> None:
         with _reached():
