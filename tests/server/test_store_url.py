@@ -30,7 +30,7 @@ def url() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HEATFHE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "keys"
 
 
 def expected(tokens: list[int], steps: int) -> list[int]:
