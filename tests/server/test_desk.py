@@ -187,8 +187,6 @@ def test_a_stream_ends_when_another_desk_answers() -> None:
 def test_fronts_need_a_cluster(source: ModelSource, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --ray ADDRESS"):
         Settings(folder=tmp_path, models=(source,), fronts=2)
-    with pytest.raises(ConfigError, match="--store"):
-        Settings(folder=tmp_path, models=(source,), ray="local", fronts=2, store="memory://x")
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -30,7 +30,7 @@ def url() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HEATFHE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return tmp_path / "cache" / "keys"
 
 
 def expected(tokens: list[int], steps: int) -> list[int]:
@@ -64,6 +64,12 @@ def test_everything_that_is_large_is_in_the_store(source: ModelSource, tmp_path:
         client.delete_session(talk.session)
         client.delete_key_set(client.upload_keys())
     assert list(objects.listing()) == ["store-id"]
+
+
+def test_another_folder_is_a_store_too(source: ModelSource, tmp_path: Path) -> None:
+    with joined(source, tmp_path, store=str(tmp_path / "objects")) as app:
+        assert list(app.client().generate([1, 2], 3).tokens) == expected([1, 2], 3)
+    assert (tmp_path / "objects" / "store-id").exists()
 
 
 def test_a_store_serves_one_folder_and_what_a_kill_left_in_it_goes(

@@ -60,9 +60,8 @@ class Service:
         objects = self._store and self._store.below(self.home.name)
         self.quota = Quota(self.home, most=settings.client_bytes, reserve=settings.reserve_bytes, objects=objects)
         locks = SharedLocks(settings.folder) if settings.fronts else None  # fronts add to keys beside this process
-        self.keys = KeyStore(
-            self.home, quota=self.quota, most=settings.key_sets_per_client, objects=objects, locks=locks
-        )
+        most = settings.key_sets_per_client
+        self.keys = KeyStore(self.home, quota=self.quota, most=most, objects=objects, locks=locks)
         self.sessions = SessionStore(self.home, most=settings.sessions_per_client, objects=objects)
         self.events, self.metrics = EventHub(), Metrics()
         self.jobs = JobStore(self.home, removed=self.events.forget, now=self.clock.now, objects=objects)

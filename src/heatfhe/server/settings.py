@@ -111,8 +111,6 @@ class Settings:
             raise ConfigError(
                 f"--fronts {self.fronts}: HTTP processes share a desk on a Ray cluster; give --ray ADDRESS with them"
             )
-        if self.fronts and self.store:
-            raise ConfigError("--fronts opens keys and results in the folder; leave out --store, or --fronts")
         if self.ray and len(self.devices) != 1:
             raise ConfigError(f"every seat on Ray has the same device; name one, not {', '.join(self.devices)}")
         if self.ray.startswith("ray://"):

@@ -165,8 +165,8 @@ class Recipe:
     calibration_windows: int = 128
     activation_tolerance: float = 1e-3
     margin: float = 1.2
-    centre: bool = True
-    narrow: bool = True
+    centre: bool = False
+    narrow: bool = False
     delta_2: int | None = 2
     solver: Solver = "plain"
     train_weights: bool = True
@@ -264,9 +264,9 @@ class Recipe:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Recipe:
-        """Inverse of as_json. A recipe written before there were odd windows, or centred rows, has none."""
+        """Inverse of as_json. A recipe written before there were odd windows has none."""
         try:
-            return remade(cls, {"odd_share": 0.0, "odd_calibration": 0, "centre": False, "narrow": False, **body})
+            return remade(cls, {"odd_share": 0.0, "odd_calibration": 0, **body})
         except (AttributeError, TypeError, ValueError) as err:
             raise ConfigError(f"not a recipe: {err}") from err
 

@@ -209,31 +209,7 @@ class JobStore:
 
     def open_output(self, job: Job, step: int) -> BinaryIO:
         """The message with the ciphertexts of a step, open for reading."""
-        if step >= job.steps:
-            raise Refusal("not_found", f"the job has {job.steps} steps", "ask for a step it has")
-        if step >= job.outputs:
-            if job.state in ENDED:
-                raise Refusal(
-                    "not_ready", f"the job ended before step {step}", "submit a new job", facts={"state": job.state}
-                )
-            raise Refusal("not_ready", f"step {step} is not ready", "listen to the job's events", retry_after=1)
-        try:
-            return self._open(job, step)
-        except FileNotFoundError as err:
-            raise Refusal("not_found", "the job has just been removed", "submit a new job") from err
-
-    def _open(self, job: Job, step: int) -> BinaryIO:
-        if self._objects is None:
-            return (self.folder(job.client, job.job) / output_name(step)).open("rb")
-        data = get_output(self.place(job.client, job.job), step)
-        if data is None:
-            raise FileNotFoundError(output_name(step))
-        number, path = tempfile.mkstemp()  # so that nobody who reads slowly holds it in memory
-        os.unlink(path)
-        file = os.fdopen(number, "w+b")
-        file.write(data)
-        file.seek(0)
-        return file
+        return open_output(self._folder, self._objects, job, step)
 
     def forget(self, session: str) -> None:
         """Remove the jobs of a deleted session."""
@@ -297,3 +273,34 @@ class JobStore:
 
     def _write(self, job: Job) -> None:
         write_json(self.folder(job.client, job.job) / "job.json", KIND, VERSION, plain(job))
+
+
+def open_output(folder: Path, objects: Objects | None, job: Job, step: int) -> BinaryIO:
+    """The same for a process without the records: ``folder`` and ``objects`` are those of the store."""
+    if step >= job.steps:
+        raise Refusal("not_found", f"the job has {job.steps} steps", "ask for a step it has")
+    if step >= job.outputs:
+        if job.state in ENDED:
+            raise Refusal(
+                "not_ready", f"the job ended before step {step}", "submit a new job", facts={"state": job.state}
+            )
+        raise Refusal("not_ready", f"step {step} is not ready", "listen to the job's events", retry_after=1)
+    try:
+        return _open(folder, objects, job, step)
+    except FileNotFoundError as err:
+        raise Refusal("not_found", "the job has just been removed", "submit a new job") from err
+
+
+def _open(folder: Path, objects: Objects | None, job: Job, step: int) -> BinaryIO:
+    place = f"{job.client}/jobs/{job.job}"
+    if objects is None:
+        return (folder / place / output_name(step)).open("rb")
+    data = get_output(objects.below(place), step)
+    if data is None:
+        raise FileNotFoundError(output_name(step))
+    number, path = tempfile.mkstemp()  # so that nobody who reads slowly holds it in memory
+    os.unlink(path)
+    file = os.fdopen(number, "w+b")
+    file.write(data)
+    file.seek(0)
+    return file

@@ -70,7 +70,7 @@ class KeyStore:
     ) -> None:
         self._folder, self._quota, self._most = folder, quota, most
         self._objects = FolderObjects(folder, prune=False) if objects is None else objects
-        # A key of a gigabyte is hashed under its owner's lock: nobody else waits.
+        # a key of a gigabyte is hashed under its owner's lock: nobody else waits
         self._locks = ClientLocks() if locks is None else locks
 
     def register(self, client: str, manifest: KeyManifest, *, now: float) -> KeySetStatus:

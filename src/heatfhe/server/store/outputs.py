@@ -29,7 +29,9 @@ def has_outputs(job: Objects, steps: int) -> bool:
 
 
 def get_output(job: Objects, step: int) -> bytes | None:
-    """A step's output from an object store, checked; None where there is none."""
+    """A step's output from a store, checked unless it is a folder; None where there is none."""
+    if isinstance(job, FolderObjects):
+        return job.read(output_name(step))
     for name in job.listing(output_name(step)):
         return job.get(name, name.rpartition("/")[2])
     return None

@@ -40,9 +40,10 @@ from heatfhe.server.logs import log_to_stderr
 from heatfhe.server.metrics import Grown, Metrics
 from heatfhe.server.service import Service
 from heatfhe.server.settings import Settings
-from heatfhe.server.store.jobs import Job
+from heatfhe.server.store.jobs import Job, open_output
 from heatfhe.server.store.keys import KeySetStatus, KeyStore
 from heatfhe.server.store.locks import SharedLocks, await_folder
+from heatfhe.server.store.objects import open_objects
 from heatfhe.server.store.quota import Quota
 from heatfhe.server.store.sessions import Session
 from heatfhe.server.store.shelf import absolute
@@ -58,7 +59,7 @@ _LOCK_SECONDS = 60.0  # how long a new desk waits for the folder of one whose pr
 _NAME_SECONDS = 20.0  # how long whoever starts a desk waits for the name of one that was killed
 _UPLOAD_EXTRA = 60.0  # after the time that a body has; a front that was killed holds no room for longer
 _REPORT_SECONDS = 1.0
-_OWN = ("count", "hold", "let_go", "output", "room", "submit")  # what a desk in the same process is not asked
+_OWN = ("count", "hold", "let_go", "room", "submit")  # what a desk in the same process is not asked
 
 
 class _Parts(NamedTuple):
@@ -149,11 +150,6 @@ class _Desk:
         async with contextmanager_in_threadpool(parts.holds.taken(name)) as upload:
             return await parts.desk.submit(client, session, head, upload, digest, idempotency)
 
-    async def _output(self, client: str, job: str, step: int) -> str:
-        """The name of the file that a front may read."""
-        with await self._parts.result().desk.open_output(client, job, step) as f:
-            return str(Path(f.name).relative_to(self._settings.folder))
-
 
 class RayDesk:
     """The desk as a front sees it. Chunks of keys, uploads and outputs are files that the front itself opens."""
@@ -165,9 +161,11 @@ class RayDesk:
         self._actor = ray.get_actor(desk_name(settings.folder), namespace=NAMESPACE)
         self._folder, self._metrics = settings.folder, metrics
         home = settings.folder / "clients"
-        quota = Quota(home, most=settings.client_bytes, reserve=settings.reserve_bytes)
+        self._objects = open_objects(settings.store).below(home.name) if settings.store else None
+        shared = {"objects": self._objects}
+        quota = Quota(home, most=settings.client_bytes, reserve=settings.reserve_bytes, **shared)
         locks = SharedLocks(settings.folder)
-        self._keys = KeyStore(home, quota=quota, most=settings.key_sets_per_client, locks=locks)
+        self._keys = KeyStore(home, quota=quota, most=settings.key_sets_per_client, locks=locks, **shared)
         self._threads = Lanes(4)
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
@@ -249,11 +247,10 @@ class RayDesk:
         return found
 
     async def open_output(self, client: str, job: str, step: int) -> BinaryIO:
-        path = self._folder / await self._ask("output", client, job, step)
-        try:
-            return await run_in_threadpool(path.open, "rb")  # type: ignore[no-any-return]
-        except FileNotFoundError as err:
-            raise Refusal("not_found", "the job has just been removed", "submit a new job") from err
+        found, home = await self.job(client, job), self._folder / "clients"
+        async with self._threads.turn(client):
+            file: BinaryIO = await run_in_threadpool(open_output, home, self._objects, found, step)
+            return file
 
     async def news(self, client: str, job: str, after: int, seconds: float) -> News:
         found: News = await self._answer(self._actor.news, lines.pack((client, job, after, seconds)))
