@@ -133,8 +133,9 @@ def test_prior_and_ramp() -> None:
 def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
     ours = {
         "heat.lr": 5e-5, "heat.final_lr": 6e-6, "heat.logit_lr": 3e-3, "cooldown.lr": 6e-6, "cooldown.final_lr": 6e-6,
-        "support": "site", "margin": 1.3, "slack": 2.0, "odd_share": 0.08, "odd_calibration": 256,
-        "micro_tokens": 32768, "validate_batches": 1, "checkpoint_every": 1000,
+        "support": "site", "margin": 1.3, "slack": 2.0, "odd_share": 0.1, "odd_calibration": 320,
+        "squeeze.score_bound": 12.0, "heat.score_bound": 16.0, "cooldown.score_bound": 16.0,
+        "centre": True, "narrow": True, "micro_tokens": 32768, "validate_batches": 1, "checkpoint_every": 1000,
     }  # fmt: skip
     relaxed = {"solver": "relaxed", "least_init": 2, "heat.lambda_iter": 0.15, "gap": 180}
     for solver, more in (("plain", {}), ("relaxed", relaxed)):
@@ -144,14 +145,15 @@ def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) -> None:
     made = recipe(name)
-    share = {"gpt2-small": 0.08, "images": 0.0}.get(name, 0.05)  # images: odd windows are made of tokens
+    share = {"gpt2-small": 0.1, "images": 0.0}.get(name, 0.05)  # images: odd windows are made of tokens
     assert (made.odd_share, made.odd_kinds) == (share, ("random", "shuffled", "repeated", "replaced", "runs"))
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance")
-    for field in (*later, "price_share", "price_every"):
+    for field in (*later, "price_share", "price_every", "centre", "narrow"):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))
-    assert old == replace(made, odd_share=0.0, odd_calibration=0, price_every=Recipe().price_every)
+    plain = {"odd_share": 0.0, "odd_calibration": 0, "centre": False, "narrow": False}
+    assert old == replace(made, **plain, price_every=Recipe().price_every)
     assert old.digest == json_digest(before)  # a checkpoint of that time still knows its recipe
     assert (old.digest != made.digest) == bool(share)
 
