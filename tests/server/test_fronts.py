@@ -24,6 +24,7 @@ from heatfhe.server import ClientBook, ModelSource, Settings, create_front, star
 from heatfhe.server.store.jobs import ACTIVE, KIND, VERSION
 from heatfhe.wire import KeyEntry, KeyManifest
 from tests.server.serving import AppTransport, BigKeyring, ServerProcess, served_circuit, wait_for
+from tests.server.small_ray import small_ray
 from tests.server.test_app import post, request_bytes
 from tests.server.test_ray import children
 
@@ -33,12 +34,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """One small Ray on this machine for the whole module; servers find it running."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    options = {"include_dashboard": False, "object_store_memory": 80 << 20, "log_to_driver": False}
-    ray.init(address="local", num_cpus=4, logging_level="ERROR", namespace="heatfhe", **options)
-    yield
-    ray.shutdown()
+    with small_ray():
+        yield
 
 
 @dataclass

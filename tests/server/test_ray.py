@@ -20,6 +20,7 @@ from heatfhe.server import ModelSource
 from heatfhe.server.store.shelf import MARK
 from heatfhe.server.work.orders import pack
 from tests.server.serving import BigKeyring, Joined, ServerProcess, joined, served_circuit, wait_for
+from tests.server.small_ray import small_ray
 
 ray = pytest.importorskip("ray", reason="seats on Ray need the ray extra")
 pytestmark = pytest.mark.slow
@@ -27,12 +28,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """One small Ray on this machine for the whole module; servers find it running."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    options = {"include_dashboard": False, "object_store_memory": 80 << 20, "log_to_driver": False}
-    ray.init(address="local", num_cpus=4, logging_level="ERROR", namespace="heatfhe", **options)
-    yield
-    ray.shutdown()
+    with small_ray():
+        yield
 
 
 def on_ray(source: ModelSource, home: Path, **options: Any) -> Any:

@@ -23,7 +23,7 @@ from tests.training.short import fresh, go, short
 def chosen(*, shard: bool, again: bool = False) -> Recipe:
     """Sharded without distillation: a student equal to its teacher has a gradient of rounding alone, which AdamW
     scales to full steps, and weights in other places of memory round otherwise."""
-    made = short(recompute=again)
+    made = short(recompute=again, centre=True, narrow=True)
     return replace(made, squeeze=replace(made.squeeze, distil=False)) if shard else made
 
 

@@ -76,6 +76,13 @@ def refitted(run: Run, argmax: bool) -> Calibration:
     return narrowed(kept, seen) if run.recipe.narrow and run.recipe.counts == "learned" else kept
 
 
+def _from_one(shift: Tensor, parameter: Tensor) -> Tensor:
+    """A shift as the first process found it, placed as a parameter is: replicas must stay equal to the last bit."""
+    from accelerate.utils import broadcast
+
+    return sharding.like(broadcast(shift), parameter)
+
+
 def centred(run: Run) -> None:
     """Before domains are fitted: keys shifted so that a softmax's rows sum to about the same (``ranges.centre``)."""
     recipe = run.recipe
@@ -84,7 +91,7 @@ def centred(run: Run) -> None:
     batch = max(1, recipe.micro_tokens // recipe.context) * recipe.context
     count = max(1, CENTRED_TOKENS // batch)
     some = [*sequences(run)[:count], *sequences(run, odd=True)[: 2 * count]]
-    found = centre(run.prepared, some, tau=recipe.delta_2 or 2, place=sharding.like, reporter=run.reporter)
+    found = centre(run.prepared, some, tau=recipe.delta_2 or 2, place=_from_one, reporter=run.reporter)
     spans = {name: {"before": list(c.before), "after": list(c.after)} for name, c in found.items()}
     # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
     run.journal.write("centred", run.position.step + 1, {"log_means": spans})
