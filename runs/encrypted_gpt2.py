@@ -52,6 +52,7 @@ CACHE = 60 << 30  # diagonals stay on the GPU
 CLEAR_CACHE = 8 << 30  # and the clear engine's in memory: making them takes 30 times as long as a position
 CONTEXT = 128
 ALSO = 0.04  # share of the training windows that each further text takes at most, as in heat train
+CHOICE = 64  # windows at the end of the training text that nothing learns from
 CALIBRATED = 128  # windows that the parent is calibrated on
 SIGMAS = (1e-7, 2e-7)  # a refresh's noise as measured on a GPU, and as the parameter set states it
 JOBS: dict[str, Any] = {}  # what forked processes find
@@ -116,7 +117,8 @@ def train_stage(args: argparse.Namespace) -> None:
     journal.write("recipe", digest=chosen.digest, also=[path.stem for path in args.also], **chosen.as_json())
     parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
     prepared = prepare(parent.to("cuda" if torch.cuda.is_available() else "cpu").eval())
-    windows, held = cut(np.load(args.train).astype(np.int64), chosen.context).split(8)  # held-out text is for stress
+    # Choices are made on the end of the training text; held-out text is judged once, by stress.
+    windows, held = cut(np.load(args.train).astype(np.int64), chosen.context).split(CHOICE)
     count = beside(ALSO, len(windows.rows))
     for path in args.also:
         windows = windows.mixed(some_of(cut(np.load(path).astype(np.int64), chosen.context).rows, count))

@@ -332,6 +332,28 @@ def test_merge_compares_row_sums_about_one_midpoint(whole: Run, shift: float, sh
     assert merged.softmaxes[name].fit == (row.fit if kept else moved)
 
 
+@pytest.mark.parametrize("shift", [-3.0, -1.0, 1.0, 3.0])
+def test_merge_carries_a_first_reciprocal_to_a_new_window_of_scores(whole: Run, shift: float) -> None:
+    """Sums are e^((s - midpoint) / 2) over a row: about another midpoint they, and their domain, change by one factor."""
+    calibration = whole[1].calibration
+    name, row = next(iter(calibration.softmaxes.items()))
+    seen = replace(row.observed, lo=row.fit.lo + 0.1 * shift, hi=row.fit.hi + 0.1 * shift)  # on one side they left it
+    by = math.exp(-shift / row.fit.delta_2)
+    tight = replace(row.fit.init, hi=0.6 * by * row.fit.init.hi)
+    moved = replace(row.fit, lo=row.fit.lo + shift, hi=row.fit.hi + shift, init=tight)
+    again = replace(
+        row, fit=moved, observed=seen, observed_init=replace(row.observed_init, hi=0.5 * by * row.fit.init.hi)
+    )
+    merged = merge(calibration, replace(calibration, softmaxes={**calibration.softmaxes, name: again}))
+    made = merged.softmaxes[name]
+    assert (made.fit.lo, made.fit.hi) == (moved.lo, moved.hi)
+    assert made.fit.init.hi == pytest.approx(by * row.fit.init.hi)
+    assert made.fit.init.lo == pytest.approx(by * row.fit.init.lo)
+    assert made.observed_init.hi == pytest.approx(0.5 * by * row.fit.init.hi)
+    assert made.fit.refine == row.fit.refine
+    assert made.init_count == row.init_count
+
+
 def test_merge_keeps_what_was_seen_below_a_domain(whole: Run) -> None:
     """The constants stay; a plan must know how large the reciprocals of smaller sums become."""
     calibration = whole[1].calibration

@@ -49,17 +49,22 @@ def _covers(fit: InverseSqrtFit | SoftmaxFit, seen: Domain) -> bool:
 
 def _merged_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> SoftmaxCalibration:
     """Scores must lie in their window, and both sums below the upper end of their domain. Below the lower one they
-    converge, and what was seen there bounds their reciprocals."""
+    converge, and what was seen there bounds their reciprocals. A window that scores have left is fitted again about a
+    new midpoint, which changes all sums by one factor: the domain of the first reciprocal goes with it."""
     fit, new = trained.fit, seen.fit
-    # A row sums e^((s - midpoint) / delta_2): seen about the new midpoint, compared about the trained one.
+    if not _covers(fit, seen.observed):
+        # A row sums e^((s - midpoint) / delta_2).
+        moved = math.exp((fit.midpoint - new.midpoint) / fit.delta_2)
+        first = replace(fit.init, lo=fit.init.lo * moved, hi=fit.init.hi * moved)
+        fit = replace(new, init=first, refine=fit.refine)
     moved = math.exp((new.midpoint - fit.midpoint) / fit.delta_2)
-    first = Domain(lo=seen.observed_init.lo * moved, hi=seen.observed_init.hi * moved)
-    if not (_covers(fit, seen.observed) and first.hi <= fit.init.hi):
+    first_seen = Domain(lo=seen.observed_init.lo * moved, hi=seen.observed_init.hi * moved)
+    if first_seen.hi > fit.init.hi:
         return seen
     second = seen.observed_refine
     if fit.refine is not None and new.refine is not None and second is not None and second.hi > fit.refine.hi:
         fit = replace(fit, refine=new.refine)
-    return replace(trained, fit=fit, observed=seen.observed, observed_init=first, observed_refine=second)
+    return replace(trained, fit=fit, observed=seen.observed, observed_init=first_seen, observed_refine=second)
 
 
 def narrowed(trained: Calibration, seen: Calibration) -> Calibration:
