@@ -19,6 +19,8 @@ from heatfhe.records import Calibration
 from heatfhe.stages import Activation, Attention, Gate, Norm, Shape, Stage
 
 MARGIN = 1.25  # over magnitudes observed on calibration data
+FULL = 0.9  # of a reach that a value may fill
+LOUD = 4.0  # times what a refresh takes that a stream's sums of squares would have the root of: they are divided first
 SUM_OF_SQUARES = 512.0  # a round's sum of squares may leave the aim this far: a spread of logits must stay visible
 
 
@@ -108,7 +110,7 @@ def scales(circuit: Calibrated, reach: float, *, tight: bool = False) -> Scales:
     first = circuit.stages[0].writes
     norms = [s for s in circuit.stages if isinstance(s, Norm)]
     widest = max([c.norms[s.name].fit.hi for s in norms if s.reads != first] or [1.0])
-    residual = math.sqrt((0.9 * reach if tight else aim) / widest)
+    residual = LOUD * math.sqrt(FULL * reach / widest) if tight else math.sqrt(aim / widest)
     logits = 1.0
     if c.argmax is not None:
         spread = circuit.shape.vocabulary * c.argmax.schedule.rounds[0].hi
