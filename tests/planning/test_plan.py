@@ -363,11 +363,14 @@ def test_loud_sums_survive_what_operations_round(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_tight_stream_is_carried_louder_than_a_refresh_takes_its_squares() -> None:
-    """Where what projections round is all there is, logits gain what the stream does: two bits."""
+    """What projections round then counts less; a plan says by how much, for its plaintexts are made when it runs."""
     circuit, params = tiny_circuit(layers=2, width=16, vocabulary=32, context=16), clear_params(64, levels=13)
     plain, tight = (scales(circuit, params.reach, tight=t) for t in (False, True))
     assert tight.residual == pytest.approx(LOUD * (FULL * params.reach / plain.aim) ** 0.5 * plain.residual)
     made = plan(circuit, params, programs=("logits",), precision=0.0)
+    assert made.source(circuit).scales.residual == tight.residual
+    older = replace(made, notes={k: v for k, v in made.notes.items() if k != "loud"})  # as it was saved before
+    assert older.source(circuit).scales.residual == pytest.approx(tight.residual / LOUD)
     widest = max(s.bound for s in made.program("logits").bootstraps())
     assert widest <= params.reach  # sums above it are divided first
     exact = circuit.run(np.array([[3, 7]]))[0]

@@ -168,14 +168,19 @@ def loudness(b: Builder, c: SoftmaxCalibration) -> Loudness:
 
     What a product, a rotation or a drop rounds does not shrink with a value. An exponential in a row whose sum is the
     least of its domain is hi / least times smaller than one in the loudest, and its reciprocal as much larger, so what
-    the exponential lost is multiplied. It may be carried louder by all that the reciprocal would be multiplied by
-    afterwards: the least sum then is about one. Only the seed of the denominator becomes smaller, by at most LOUDEST.
-    Such sums are not refreshed as they are (they are divided first, for a level); squares may be, so they fill the
-    reach.
+    the exponential lost is multiplied. It is carried louder by all that the reciprocal would be multiplied by
+    afterwards. Such sums are not refreshed as they are (they are divided first, for a level); squares may be, so they
+    fill the reach.
 
     A reciprocal in a loud row is the small one, and the error that a refresh or a product leaves there is another in
     every slot: it is no common factor of the row, and no second reciprocal divides it out. Where reciprocals spread by
     SPREAD or more, all their copies are added up: one number for every slot, with the mean of their errors.
+
+    Domain  any calibration; the same rows in exact arithmetic.
+    Bound   a rounding of r per slot is r hi / (top least) of an exponential in the quietest row, and up to r top / 4 of
+            the seed's denominator, which is why top ends at LOUDEST times aim.
+    Depth   none; one less where the reciprocal is multiplied by FREE_TIMES or less afterwards.
+    Source  measured step by step on GPT-2 small, docs/log.md.
     """
     p, aim = b.p, b.scales.aim
     widest = c.fit.init if c.fit.refine is None else c.fit.refine
