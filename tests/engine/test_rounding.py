@@ -27,7 +27,7 @@ from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
 from heatfhe.planning import ProgramName, plan, preset
 from tests.engine.foreign import Far
 from tests.engine.maps import linear_map
-from tests.planning.clear_run import clear_params
+from tests.planning.clear_run import clear_params, quiet_sums
 from tests.tiny import tiny_circuit, wide_circuit
 
 NATIVE = ("insecure-native-tiny", "insecure-native-13", "insecure-native-12-r40")
@@ -92,8 +92,9 @@ def test_bits_lost_by_products_are_foreseen(
 ) -> None:
     """Logits of a wide circuit at N = 2^11 and 35 bits, where a division rounds by 1e-8 as it does at 2^16 and 40.
 
-    Numerators that begin at nothing lose six bits under encryption. Noise at refreshes alone does not show it, nor does
-    rounding without the mean that a refresh takes of a value's repetitions: one foresees 22 bits, the other 7 or 8.
+    Numerators that begin at nothing, in copies that are not added up, lose six bits under encryption. Noise at
+    refreshes alone, the same in all copies, does not show it, nor does rounding without the mean that a refresh takes
+    of a value's repetitions: one foresees 22 bits, the other 7 or 8.
     """
     pytest.importorskip("numba", reason="the native engine needs numba")
     from heatfhe.client.keyring_native import NativeKeyring
@@ -101,6 +102,7 @@ def test_bits_lost_by_products_are_foreseen(
 
     if not ahead:
         monkeypatch.setattr("heatfhe.planning.programs.attention.carried_ahead", lambda *_: 0)
+        monkeypatch.setattr("heatfhe.planning.programs.attention.loudness", quiet_sums)
     wide, params = wide_circuit(), preset("insecure-native-11")
     made = plan(wide, params, programs=("logits",), precision=8.0)
     exact, packing = wide.run(np.array([[3]]))[0, 0], made.packing
@@ -110,8 +112,9 @@ def test_bits_lost_by_products_are_foreseen(
     x = native.parse(ring.encrypt(packing.pack_residual(wide.folded.token[3]), level=params.levels))
     (parts,) = run(made, wide, native, [[x]], program=ProgramName.LOGITS)
     measured = logit_bits(exact, packing.unpack_vocabulary([ring.decrypt(native.dump(p)).real for p in parts]))
-    clear = noisy_engine(made, (params.noise,) * 8, rounding=(0.0,) + (1.0,) * 7)
-    alone, *foreseen = (logit_bits(exact, row) for row in logit_rows(made, wide, clear, [3])[0])
+    clear = noisy_engine(made, (params.noise,) * 7, rounding=(1.0,) * 7)
+    foreseen = [logit_bits(exact, row) for row in logit_rows(made, wide, clear, [3])[0]]
+    (alone,) = (logit_bits(exact, row) for row in logit_rows(made, wide, noisy_engine(made, (params.noise,)), [3])[0])
     assert least < measured < most
     assert abs(np.mean(foreseen) - measured) < 2.0, (foreseen, measured)
     assert alone > 20.0
@@ -129,6 +132,29 @@ def test_a_native_refresh_takes_the_mean_of_repetitions() -> None:
     fresh = native.bootstrap(native.parse(ring.encrypt(x, level=1)), period=16, bound=1.0)
     wanted = np.tile(x.reshape(-1, 16).mean(axis=0), slots // 16)
     assert np.abs(ring.decrypt(native.dump(fresh)).real - wanted).max() < 1e-6
+
+
+def test_copies_of_a_refreshed_value_err_each_by_itself() -> None:
+    """So the error of a number that fills all slots is no common factor of what it multiplies; in the clear as well."""
+    pytest.importorskip("numba", reason="the native engine needs numba")
+    from heatfhe.client.keyring_native import NativeKeyring
+    from heatfhe.engine.native import NativeEngine
+
+    params = preset("insecure-native-12-r40")
+    request = KeyRequest(params=params, rotations=(), bootstrap_periods=(16,))
+    ring, slots = NativeKeyring(request), params.slots
+    native = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
+    x = np.tile(np.random.default_rng(1).uniform(-0.3, 0.3, 16), slots // 16)
+    real = native.bootstrap(native.parse(ring.encrypt(x, level=0)), period=16, bound=1.0)
+    clear = ClearEngine(
+        params, strict=False, rounding=OperationNoise(params=params, strengths=(0.0,)),
+        noise=BootstrapNoise(sigma=params.noise), rng=np.random.default_rng(0),
+    )  # fmt: skip
+    foreseen = clear.bootstrap(clear.value(x), period=16, bound=1.0).slots - x
+    for error in (ring.decrypt(native.dump(real)).real - x, foreseen):
+        copies = error.reshape(-1, 16)
+        assert 0.5 * params.noise < copies.std() < 1.5 * params.noise
+        assert np.sqrt((copies.mean(axis=0) ** 2).mean()) < copies.std() / 3  # a ninth of its square, of 128 copies
 
 
 def test_figures_of_the_full_set() -> None:
@@ -165,7 +191,7 @@ def test_a_refresh_takes_the_mean_of_repetitions() -> None:
     rotated = loud.rotate(loud.value(x), 4)
     assert (rotated.slots - x).std() > 0.8 * noise.rounding
     fresh = loud.bootstrap(rotated, period=4, bound=1.0).slots
-    assert np.array_equal(fresh, np.tile(fresh[:4], 256))
+    assert np.array_equal(fresh, np.tile(fresh[:4], 256))  # no noise of its own here
     assert np.abs(fresh - x).max() < 5 * noise.rounding / 16
     assert np.array_equal(quiet.bootstrap(quiet.value(x), period=4, bound=1.0).slots, x)
 

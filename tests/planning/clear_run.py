@@ -13,6 +13,9 @@ from heatfhe.circuit import Circuit
 from heatfhe.ckks.params import Params
 from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.planning import Plan
+from heatfhe.planning.programs.attention import Loudness
+from heatfhe.planning.programs.builder import ROWS, Builder
+from heatfhe.records import SoftmaxCalibration
 
 
 def clear_params(slots: int, *, levels: int = 8, reach: float = 16.0, pair_levels: int = 0) -> Params:
@@ -29,6 +32,13 @@ def clear_params(slots: int, *, levels: int = 8, reach: float = 16.0, pair_level
         reach=reach,
         pair_levels=pair_levels,
     )
+
+
+def quiet_sums(b: Builder, c: SoftmaxCalibration) -> Loudness:
+    """For a tight plan's loudness: sums of a softmax at most aim, and every copy of a reciprocal as it is."""
+    aim = b.scales.aim
+    assert c.fit.refine is not None
+    return Loudness((aim, aim), (ROWS * (c.fit.refine.hi / aim)).power(-0.5), 1)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import pytest
 
 from heatfhe.approx import cutmax
 from heatfhe.circuit import Circuit
-from heatfhe.planning import Graph, Packing, cost_table, place, plan, record
+from heatfhe.planning import Graph, Packing, cost_table, default_cost, place, plan, record
 from heatfhe.planning.params import preset
-from tests.planning.clear_run import clear_params, generate, teacher_forced
+from tests.planning.clear_run import clear_params, generate, quiet_sums, teacher_forced
 from tests.planning.comparison import every_placement
 from tests.tiny import tiny_circuit
 
@@ -122,6 +122,23 @@ def test_a_model_of_this_shape_with_random_weights_agrees_for_three_tokens(slots
     tokens = np.array([[17, 40000, 3]])
     logits = circuit.run(tokens)
     assert np.abs(teacher_forced(made, circuit, tokens) - logits).max() < 1e-8 * np.abs(logits).max()
+
+
+@pytest.mark.parametrize("counts", ["heat", "calibrated"])
+def test_values_carried_louder_cost_no_refresh(counts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tight token on a GPU's prices beside one with sums at most aim and a stream whose squares fill the reach."""
+    circuit, params = gpt2_small(counts), preset("native-16-r40-lean")
+    found = []
+    for loud in (True, False):
+        if not loud:
+            monkeypatch.setattr("heatfhe.planning.programs.attention.loudness", quiet_sums)
+            monkeypatch.setattr("heatfhe.planning.scales.LOUD", 1.0)
+        costs = cost_table(default_cost(params, "cuda"))
+        made = plan(circuit, params, programs=("generate",), context=128, mlp="A", cost=costs, precision=10.0)
+        found.append((len(made.program("generate").bootstraps()), made.program("generate").predicted_seconds))
+    (refreshes, seconds), (most, before) = found
+    assert refreshes <= most  # 80 and 80, 134 and 137
+    assert seconds < 1.01 * before
 
 
 def test_a_prompt_of_128_tokens_at_once_takes_a_tenth_of_the_seconds() -> None:

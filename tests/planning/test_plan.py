@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 
 from heatfhe.circuit import Circuit
-from heatfhe.engine import ClearEngine, Conversation, Runner, key_request, run
+from heatfhe.engine import ClearEngine, Conversation, OperationNoise, Runner, key_request, run
 from heatfhe.engine.clear import ClearValue
 from heatfhe.engine.protocol import Plain
 from heatfhe.errors import ConfigError, FileFormatError, PlanError
 from heatfhe.evaluation.lockstep import logit_bits
 from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
 from heatfhe.files import write_json
-from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, ProgramName, Step, cost_table, plan
+from heatfhe.planning import ALGORITHMS, CostTable, Plan, Program, ProgramName, Step, cost_table, plan, preset
 from heatfhe.planning.plaintexts import Public
+from heatfhe.planning.scales import FULL, LOUD, scales
 from heatfhe.planning.show import bars
 from heatfhe.planning.tally import key_bytes, path, tally, weight_bytes
 from heatfhe.planning.weights import Dense
 from tests.engine.counting import CountingEngine
-from tests.planning.clear_run import clear_params
+from tests.planning.clear_run import clear_params, quiet_sums
 from tests.planning.plan_text import show
 from tests.tiny import tiny_circuit, wide_circuit
 
@@ -320,7 +321,11 @@ class Rounding(ClearEngine):
 
 
 def test_many_iterations_survive_the_rounding_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first reciprocal whose domain reaches far beyond its text: its numerator may double at every iteration."""
+    """A first reciprocal whose domain reaches far beyond its text: its numerator may double at every iteration.
+
+    Copies of a reciprocal are not added up here, which would take the mean of their errors.
+    """
+    monkeypatch.setattr("heatfhe.planning.programs.attention.loudness", quiet_sums)
     wide, params = wide_circuit(), clear_params(64, levels=13)
     exact, bits = wide.run(np.array([[3, 7, 5]]))[0], {}
     for ahead in (True, False):
@@ -334,3 +339,40 @@ def test_many_iterations_survive_the_rounding_of_products(monkeypatch: pytest.Mo
         bits[ahead] = min(logit_bits(e, g) for e, g in zip(exact, logits, strict=True))
     assert bits[True] > 13.0
     assert bits[False] < 9.0
+
+
+def test_loud_sums_survive_what_operations_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide first reciprocals in rows far from either end of their domain, at the rounding of N = 2^16 and 40 bits.
+
+    Beside plans whose exponentials are carried so that the largest sum is one, with a first reciprocal's copies apart.
+    """
+    wide, params = wide_circuit(), clear_params(1024, levels=13)
+    rounding = OperationNoise(params=preset("native-16-r40")).rounding / OperationNoise(params=params).rounding
+    exact, bits = wide.run(np.array([[3, 7, 5]]))[0], {}
+    for loud in (True, False):
+        if not loud:
+            monkeypatch.setattr("heatfhe.planning.programs.attention.loudness", quiet_sums)
+        made = plan(wide, params, programs=("logits",), precision=8.0)
+        engine = noisy_engine(made, (0.0,) + (1e-7,) * 4, rounding=(0.0,) + (rounding,) * 4)
+        rows = logit_rows(made, wide, engine, [3, 7, 5])
+        for e, row in zip(exact, rows, strict=True):
+            assert np.abs(row[0] - e).max() < 1e-12  # the same function
+        bits[loud] = np.mean([[logit_bits(e, r) for r in row[1:]] for e, row in zip(exact, rows)], axis=1)
+    assert (bits[True] > 20.5).all(), bits  # 22.2, 21.6, 21.5
+    assert (bits[False][1:] < 18.5).all(), bits  # 17.6, 16.9 where a row has several entries
+
+
+def test_a_tight_stream_is_carried_louder_than_a_refresh_takes_its_squares() -> None:
+    """What projections round then counts less; a plan says by how much, for its plaintexts are made when it runs."""
+    circuit, params = tiny_circuit(layers=2, width=16, vocabulary=32, context=16), clear_params(64, levels=13)
+    plain, tight = (scales(circuit, params.reach, tight=t) for t in (False, True))
+    assert tight.residual == pytest.approx(LOUD * (FULL * params.reach / plain.aim) ** 0.5 * plain.residual)
+    made = plan(circuit, params, programs=("logits",), precision=0.0)
+    assert made.source(circuit).scales.residual == tight.residual
+    older = replace(made, notes={k: v for k, v in made.notes.items() if k != "loud"})  # as it was saved before
+    assert older.source(circuit).scales.residual == pytest.approx(tight.residual / LOUD)
+    widest = max(s.bound for s in made.program("logits").bootstraps())
+    assert widest <= params.reach  # sums above it are divided first
+    exact = circuit.run(np.array([[3, 7]]))[0]
+    for e, row in zip(exact, logit_rows(made, circuit, noisy_engine(made, (0.0,)), [3, 7]), strict=True):
+        assert np.abs(row[0] - e).max() < 1e-12

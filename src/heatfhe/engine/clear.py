@@ -32,7 +32,7 @@ _ARRAY = re.compile(
 )
 PASSING = 64  # vectors of one position kept at once: all layers of a model ask for the same masks
 Noise = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
-"""(one period of the values, (..., period), their bound, generator) -> what a bootstrap adds. All in memory."""
+"""(periods of the values, (..., period), their bound, generator) -> what a bootstrap adds. All in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,8 @@ class ClearEngine:
         reach, as a real one would: ``exceeded`` counts such refreshes, ``furthest`` is the largest ratio met.
         ``cache_bytes`` bounds the plaintext vectors kept between steps (default: 1 GiB, 32 GiB on a GPU); ``device`` is
         where numbers are kept, cpu or cuda. ``noise`` is that of refreshes, ``rounding`` that of all other operations;
-        with it a refresh takes the mean of a value's repetitions, as a real one does.
+        with it a refresh takes the mean of a value's repetitions, and then errs in each of them by itself, as a real
+        one does: most of its error is made in the slots, by its last products.
         """
         if noise is not None and rng is None:
             raise ConfigError("noise needs a generator: pass rng=numpy.random.default_rng(seed)")
@@ -269,13 +270,14 @@ class ClearEngine:
         if self.strict:
             self._check_refresh(a.slots, period, bound)
         real = a.slots.real.astype(np.float64, order="C")
-        if self.rounding is not None and period < n:
+        apart = self.rounding is not None and period < n
+        if apart:
             cycles = real.reshape(*real.shape[:-1], n // period, period)
             real = self._arrays.xp.tile(cycles.mean(axis=-2), n // period)
         if self.noise is not None and self.rng is not None:
-            error = self.noise(self._arrays.get(real[..., :period]), bound, self.rng)
             cycles = real.reshape(*real.shape[:-1], n // period, period)
-            cycles += self._arrays.put(error)[..., None, :]
+            one = cycles if apart else cycles[..., :1, :]
+            cycles += self._arrays.put(self.noise(self._arrays.get(one), bound, self.rng))
         return real
 
     def _check_refresh(self, slots: Any, period: int, bound: float) -> None:

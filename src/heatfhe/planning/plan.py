@@ -23,7 +23,7 @@ from heatfhe.planning.params import preset
 from heatfhe.planning.placement import Placement, Rules, kept_bits, place
 from heatfhe.planning.program import Program, ProgramName
 from heatfhe.planning.programs import record, record_packed
-from heatfhe.planning.scales import magnitude, noise_bound
+from heatfhe.planning.scales import LOUD, magnitude, noise_bound
 from heatfhe.planning.source import PlaintextSource
 from heatfhe.planning.weights import Weight, parse_weight
 from heatfhe.stages import Shape
@@ -144,7 +144,9 @@ class Plan:
         """The plaintexts of this plan's steps, from its own circuit."""
         if circuit.digest != self.circuit:
             raise PlanError(f"plan {self.name} was made for another circuit; plan {circuit.name} again")
-        return PlaintextSource(circuit, self.packing, self.products, self.params.reach, tight=self.tight)
+        return PlaintextSource(
+            circuit, self.packing, self.products, self.params.reach, tight=self.tight, loud=self.loud
+        )
 
     @property
     def prefix(self) -> int:
@@ -155,6 +157,12 @@ class Plan:
     def tight(self) -> bool:
         """Whether values are carried as large as they can be, as plan(precision=...) does."""
         return bool(self.notes.get("tight", False))
+
+    @property
+    def loud(self) -> float:
+        """How much larger the residual stream of a tight plan is carried than its squares fill the reach; plans made
+        before there was such a factor have 1."""
+        return float(self.notes.get("loud", 1.0))
 
     @cached_property
     def digest(self) -> str:
@@ -209,8 +217,8 @@ def plan(
     ``mlp`` chooses the MLP's variant, A or B; auto plans both and keeps the one whose first program is cheaper.
     ``precision`` asks every refresh for so many bits of what its value is worth at the least, as far as domains and
     counts say (Rules.precision), and carries values as large as they can be: the reciprocals of softmaxes as their
-    counts allow, the residual stream as a bootstrap's reach does. 0 does the latter alone. ``notes`` then has the
-    refresh that keeps fewest bits, by program.
+    counts allow, sums and the residual stream beyond a bootstrap's reach. 0 does the latter alone. ``notes`` then has
+    the refresh that keeps fewest bits, by program.
 
     ``context`` is the cache's capacity (the circuit's own if not given) without the positions of a public prefix. The
     first program that fills the cache fixes the level at which keys and values are kept, the others follow.
@@ -266,7 +274,7 @@ def plan(
         products.update(recording.products)
     notes: dict[str, Any] = {"mlp": mlp, **({"prefix": public} if public else {})}
     if tight:
-        notes |= {"tight": True, "precision": precision, "fewest_bits": worst}
+        notes |= {"tight": True, "loud": LOUD, "precision": precision, "fewest_bits": worst}
     if ProgramName.SAMPLE in made and (most := noise_bound(circuit)) > magnitude(circuit, "logits"):
         notes["noise"] = most  # else as in plans that say nothing of it
     return Plan(

@@ -19,6 +19,8 @@ from heatfhe.records import Calibration
 from heatfhe.stages import Activation, Attention, Gate, Norm, Shape, Stage
 
 MARGIN = 1.25  # over magnitudes observed on calibration data
+FULL = 0.9  # of a reach that a value may fill
+LOUD = 4.0  # times as large a tight stream is carried than a refresh takes its sum of squares
 SUM_OF_SQUARES = 512.0  # a round's sum of squares may leave the aim this far: a spread of logits must stay visible
 
 
@@ -98,17 +100,20 @@ def _aim(reach: float) -> float:
     return 0.9 * max(1.0, reach / 16.0) if reach >= 1.0 else 0.9 * reach
 
 
-def scales(circuit: Calibrated, reach: float, *, tight: bool = False) -> Scales:
+def scales(circuit: Calibrated, reach: float, *, tight: bool = False, loud: float | None = None) -> Scales:
     """Every factor of a circuit's programs for bootstraps with this reach.
 
-    The residual stream is carried so that the largest sum of its squares is aim, or, ``tight``, fills the reach: a
-    refresh takes the sum as it is, and the stream, a thirtieth of its root in each of a thousand slots, gains most.
+    The residual stream is carried so that the largest sum of its squares is aim, or, ``tight``, ``loud`` (LOUD if not
+    given) times as large as if that sum filled the reach. It is a thirtieth of the sum's root in each of a thousand
+    slots, and a projection adds the roundings of all copies of a slot to it: with 32 copies as much as a refresh does.
+    A refresh takes it as it is; of the sums those of the widest norms are divided first, for a level.
     """
     aim, c = _aim(reach), circuit.calibration
     first = circuit.stages[0].writes
     norms = [s for s in circuit.stages if isinstance(s, Norm)]
     widest = max([c.norms[s.name].fit.hi for s in norms if s.reads != first] or [1.0])
-    residual = math.sqrt((0.9 * reach if tight else aim) / widest)
+    fill = (LOUD if loud is None else loud) ** 2 * FULL * reach if tight else aim
+    residual = math.sqrt(fill / widest)
     logits = 1.0
     if c.argmax is not None:
         spread = circuit.shape.vocabulary * c.argmax.schedule.rounds[0].hi

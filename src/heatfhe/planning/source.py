@@ -31,10 +31,11 @@ class PlaintextSource:
         reach: float,
         *,
         tight: bool = False,
+        loud: float | None = None,
     ) -> None:
         self.circuit, self.packing, self.products = circuit, packing, products
-        self.reach, self.tight = reach, tight
-        self.scales, self.made = scales(circuit, reach, tight=tight), writers(circuit.stages)
+        self.reach, self.tight, self.loud = reach, tight, loud
+        self.scales, self.made = scales(circuit, reach, tight=tight, loud=loud), writers(circuit.stages)
         self._terms = lru_cache(maxsize=8)(lambda m: m.weight.terms(self, m))
         self._maps: dict[Weight, LinearMap] = {}
 
@@ -100,7 +101,8 @@ class PlaintextSource:
     @cached_property
     def tokens(self) -> PlaintextSource:
         """The same circuit in the layouts of many tokens."""
-        return PlaintextSource(self.circuit, self.packing.tokens, self.products, self.reach, tight=self.tight)
+        carried: dict[str, Any] = {"tight": self.tight, "loud": self.loud}
+        return PlaintextSource(self.circuit, self.packing.tokens, self.products, self.reach, **carried)
 
     def mlp(self, halve: bool) -> PeriodicMlp:
         """The MLP's variant B."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
@@ -17,12 +18,15 @@ from heatfhe.planning.pack import LinearMap, to_heads
 from heatfhe.planning.plaintexts import Mask, Public, Turn
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.recorder import FREE_TIMES, Traced
+from heatfhe.planning.scales import FULL
 from heatfhe.planning.weights import Projection, Third
 from heatfhe.records import SoftmaxCalibration
 from heatfhe.stages import Attention
 
 THIRDS: tuple[Third, ...] = ("q", "k", "v")
 COMMON = 1 / 16  # of the noise on a first reciprocal counts: the second divides it out if its domain is kept
+LOUDEST = 1024.0  # times the aim that sums of exponentials may be: the seed that they meet is as much smaller
+SPREAD = 4096.0  # between the least and the largest first reciprocal: from here on the copies of one are added up
 
 
 def attention(b: Builder, stage: Attention, given: dict[str, Traced]) -> Traced:
@@ -124,13 +128,16 @@ def _keys_and_values(b: Builder, babies: dict[int, Traced], k: LinearMap, v: Lin
     return both, carried
 
 
-def summed(b: Builder, c: SoftmaxCalibration, v: Traced, number: int, terms: int) -> tuple[ReciprocalFit, float]:
-    """The reciprocal that the sum of a row v enters, and the least sum it meets; says what noise on v counts beside."""
-    (fit, least), aim = c.met(number), b.scales.aim
+def summed(
+    b: Builder, c: SoftmaxCalibration, v: Traced, number: int, terms: int, top: float
+) -> tuple[ReciprocalFit, float]:
+    """The reciprocal that the sum of a row v, carried to be at most ``top``, enters, and the least sum it meets; says
+    what noise on v counts beside."""
+    fit, least = c.met(number)
     if b.tight and number:
-        b.r.clip(b.r.root(v), aim**0.5)
-    b.r.weigh(v, aim * least / fit.hi / terms**0.5)  # noise of all slots adds up in the sum, masked ones too
-    b.r.clip(v, aim)
+        b.r.clip(b.r.root(v), top**0.5)
+    b.r.weigh(v, top * least / fit.hi / terms**0.5)  # noise of all slots adds up in the sum, masked ones too
+    b.r.clip(v, top)
     return fit, least
 
 
@@ -144,11 +151,56 @@ def carried_ahead(b: Builder, fit: ReciprocalFit, count: int, gain: float) -> in
     return min(count, max(0, math.floor(math.log2(b.scales.aim / begins)))) if b.tight else 0
 
 
-def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
-    """The row, and the factor it is carried by: all sums lie in (0, aim] whatever the row's length.
+@dataclass(frozen=True, slots=True)
+class Loudness:
+    """How large the sums of a softmax are carried: of exponentials and of squares, at most ``tops``; Y by ``root``.
 
-    E is carried by aim / (hi n), so its sum is the mean's share of aim; Y by root = sqrt(aim / (hi n)), so that the
-    sum of its squares is. What a sum is carried by never shows in the rows: they are divided by it.
+    ``copies`` of each first reciprocal are added up.
+    """
+
+    tops: tuple[float, float]
+    root: Public
+    copies: int
+
+
+def loudness(b: Builder, c: SoftmaxCalibration) -> Loudness:
+    """All sums up to aim; ``tight``, as large as they can be for nothing.
+
+    What a product, a rotation or a drop rounds does not shrink with a value. An exponential in a row whose sum is the
+    least of its domain is hi / least times smaller than one in the loudest, and its reciprocal as much larger, so what
+    the exponential lost is multiplied. It is carried louder by all that the reciprocal would be multiplied by
+    afterwards. Such sums are not refreshed as they are (they are divided first, for a level); squares may be, so they
+    fill the reach.
+
+    A reciprocal in a loud row is the small one, and the error that a refresh or a product leaves there is another in
+    every slot: it is no common factor of the row, and no second reciprocal divides it out. Where reciprocals spread by
+    SPREAD or more, all their copies are added up: one number for every slot, with the mean of their errors.
+
+    Domain  any calibration; the same rows in exact arithmetic.
+    Bound   a rounding of r per slot is r hi / (top least) of an exponential in the quietest row, and up to r top / 4 of
+            the seed's denominator, which is why top ends at LOUDEST times aim.
+    Depth   none; one less where the reciprocal is multiplied by FREE_TIMES or less afterwards.
+    Source  measured step by step on GPT-2 small, docs/log.md.
+    """
+    p, aim = b.p, b.scales.aim
+    widest = c.fit.init if c.fit.refine is None else c.fit.refine
+    if not b.tight:
+        return Loudness((aim, aim), (ROWS * (widest.hi / aim)).power(-0.5), 1)
+    (fit, least), squares = c.met(0), max(aim, FULL * b.source.reach)
+    root = (ROWS * (widest.hi / squares)).power(-0.5)
+    largest = fit.hi * fit.largest(c.init_count, least)
+    copies = p.n // p.Hp if c.fit.passes and largest >= SPREAD else 1
+    asked = root.coefficient * p.context**0.5 * largest / aim / aim / copies
+    louder = 2.0 ** math.floor(math.log2(min(max(asked, 1.0), LOUDEST)))
+    return Loudness((aim * louder, squares), root, copies)
+
+
+def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
+    """The row, and the factor it is carried by: all sums lie in (0, top] whatever the row's length.
+
+    E is carried by top / (hi n), so its sum is the mean's share of top; Y by root = sqrt(top / (hi n)), so that the
+    sum of its squares is; ``loudness`` has the tops. What a sum is carried by never shows in the rows: they are divided
+    by it.
 
     A reciprocal is carried so that its largest value is aim: 1 / lo at the last position, or, ``tight``, what its count
     of iterations can reach, at every position. Refreshes and roundings are as large beside a small reciprocal as
@@ -156,41 +208,46 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
     """
     r, p = b.r, b.p
     c, aim = b.circuit.calibration.softmaxes[name], b.scales.aim
-    widest = c.fit.init if c.fit.refine is None else c.fit.refine
-    root = (ROWS * (widest.hi / aim)).power(-0.5)
+    size = loudness(b, c)
+    root, tops = size.root, size.tops
     sums = 0
 
     def row_sum(v: Traced) -> Traced:
         nonlocal sums
-        fit, least = summed(b, c, v, sums, p.capacity)
+        top = tops[min(sums, 1)]
+        fit, least = summed(b, c, v, sums, p.capacity, top)
         sums += 1
         with r.group():
             s = r.sum_over(v, p.Hp, p.capacity, period=p.Hp)
             if p.Hp > b.circuit.shape.heads:
-                s = s + Public.of(Mask.IDLE) * (aim * math.sqrt(fit.lo / fit.hi))
+                s = s + Public.of(Mask.IDLE) * (top * math.sqrt(fit.lo / fit.hi))
         s.facts.period = p.Hp
-        return r.domain(s, aim * least / fit.hi, aim)
+        return r.domain(s, top * least / fit.hi, top)
 
     def solver(number: int, count: int) -> Callable[[Traced], Traced]:
         fit, least = c.met(number)
-        scale = fit.hi / aim
+        scale = fit.hi / tops[min(number, 1)]
         gain = root * ROWS * scale
+        copies = size.copies if number == 0 else 1
         largest = gain.coefficient * p.context**0.5 * (fit.largest(count, least) if b.tight else 1 / least)
-        back = Public(max(1, math.ceil(largest / aim)))
+        back = Public(max(1, math.ceil(largest / copies / aim)))
         if b.tight and back.coefficient > FREE_TIMES:  # a product then: it may undo the root of the row's length, too
             back = back * (ROWS / p.context).power(0.5)
         times = back if back.rows else int(back.coefficient)
 
         part = COMMON if number == 0 and c.fit.passes else 1.0
-        gain = gain / back
+        gain = gain / back / copies
         ahead = carried_ahead(b, fit, count, gain.coefficient * p.context**gain.rows)
-        return lambda s: (
-            r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain, ahead=ahead)), part=part) * times
-        )
+
+        def solve(s: Traced) -> Traced:
+            y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain, ahead=ahead)), part=part)
+            return (r.last(r.sum_over(y, p.Hp, copies)) if copies > 1 else y) * times
+
+        return solve
 
     with r.scope(name, "softmax"):
         squared = 1.0 / (1 << c.fit.exponential.squarings)
-        mask = Public.of(Mask.CAUSAL) * (ROWS * (c.fit.init.hi / aim)).power(-squared)
+        mask = Public.of(Mask.CAUSAL) * (ROWS * (c.fit.init.hi / tops[0])).power(-squared)
         y = approximate_softmax(
             t, c.fit, row_sum=row_sum, mask=mask, init=solver(0, c.init_count),
             refine=None if c.fit.refine is None else solver(1, c.refine_count),

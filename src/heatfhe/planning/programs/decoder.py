@@ -52,8 +52,8 @@ def record(
     """Record one program. ``halve`` allows complex plaintexts, ``contract`` makes every polynomial one node.
 
     ``mlp`` is the variant of the MLP: A spends a level before the activation, B after it and one the norm can spare.
-    ``tight`` carries the reciprocals of softmaxes as large as their counts allow, where the default looks at their
-    domains alone, and the residual stream as large as the reach allows: the same function with more bits.
+    ``tight`` carries sums and reciprocals of softmaxes as large as their counts allow, where the default looks at their
+    domains alone, and the residual stream beyond the reach: the same function with more bits.
 
     ``reach`` is the magnitude a bootstrap takes; values are carried at sizes that suit it.
     """

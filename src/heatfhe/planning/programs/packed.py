@@ -310,7 +310,7 @@ class _Packed:
 
         def row_sum(v: Traced) -> Traced:
             nonlocal sums
-            fit, least = summed(b, c, v, sums, r.rows)
+            fit, least = summed(b, c, v, sums, r.rows, aim)
             sums += 1
             with r.group():
                 parts = []
