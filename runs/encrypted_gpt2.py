@@ -352,11 +352,15 @@ def compare_logits(
     from heatfhe.evaluation.noise_rows import logit_rows, noisy_engine
 
     tokens = prompt_of(words(args, circuit), 0, args.trace or 3)
-    clear = noisy_engine(made, (0.0, *SIGMAS), cache_bytes=CLEAR_CACHE, device="cpu" if args.trace else args.device)
+    names = [*(f"{s:g}" for s in SIGMAS), f"{SIGMAS[0]:g} and what operations round"]
+    clear = noisy_engine(
+        made, (0.0, *SIGMAS, SIGMAS[0]), rounding=(0.0, *(0.0 for _ in SIGMAS), 1.0), cache_bytes=CLEAR_CACHE,
+        device="cpu" if args.trace else args.device,
+    )  # fmt: skip
     for position, rows in enumerate(logit_rows(made, circuit, clear, tokens)):
-        bits = {f"{s:g}": logit_bits(rows[0], row) for s, row in zip(SIGMAS, rows[1:])}
+        bits = {name: logit_bits(rows[0], row) for name, row in zip(names, rows[1:])}
         journal.write("logits under noise", position=position, bits=bits)
-    clear.noise = None  # its plaintexts are made: the same engine is the reference
+    clear.noise = clear.rounding = None  # its plaintexts are made: the same engine is the reference
     end = Endpoint(engine, ring.encrypt, ring.decrypt)
     look = telling if args.trace else lambda step: False
     seen, pairs = lockstep(made, circuit, end, tokens, look=look, clear=clear)
