@@ -213,7 +213,7 @@ class Watch:
 def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, dict[str, float]]:
     """The circuit, its plan, and the predicted seconds of a token by operator."""
     from heatfhe.circuit import Circuit
-    from heatfhe.planning import cost_table, default_cost, plan, preset, tally
+    from heatfhe.planning import cost_table, default_cost, faint_sums, plan, preset, tally
 
     if args.fixture:
         from gpt2_small_fixture import gpt2_small
@@ -222,6 +222,8 @@ def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, 
     else:
         circuit = Circuit.load(args.circuit)
     params = preset(args.params)
+    if faint := faint_sums(circuit, params.noise):
+        journal.write("sums that drown", noise=params.noise, least=faint)
     context = min(CONTEXT, circuit.room)
     costs = cost_table(args.costs or default_cost(params, args.device))
     logits = args.logits or args.trace or args.stage == "clear-noise"

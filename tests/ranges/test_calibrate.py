@@ -61,8 +61,7 @@ def test_margins_go_where_leaving_is_fatal(prepared: Prepared, seen: Observation
         assert norm.fit.hi == pytest.approx(1.3 * seen.norms[name].hi)
     for name, row in c.softmaxes.items():
         assert row.fit.lo < seen.scores[name].lo < seen.scores[name].hi < row.fit.hi
-        logs = seen.log_means[name][row.fit.delta_2]
-        rise = math.exp(0.15 * (logs.hi - logs.lo))  # 0.3 of half of what logarithms of sums span
+        rise = math.exp((row.fit.hi - seen.scores[name].hi) / row.fit.delta_2)  # every score up by its margin
         ceiling = math.exp((row.fit.hi - row.fit.midpoint) / row.fit.delta_2)  # every score at the top of its domain
         reach = min(max(1.3, rise) * row.observed_init.hi, max(ceiling, 1.3 * row.observed_init.hi))
         assert row.fit.init.hi == pytest.approx(reach)

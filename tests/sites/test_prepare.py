@@ -93,6 +93,32 @@ def test_soft_counts_have_gradients_for_weights_and_logits() -> None:
     assert float(prepared.halting.logits.grad[row].abs().sum()) > 0
 
 
+def test_rows_are_held_by_their_sums_in_every_mode_whatever_the_midpoint() -> None:
+    """The squeeze holds the same logarithm as phase two, which sees sums about a midpoint of its own."""
+    prepared, tokens, bound = calibrated(), random_tokens(), 0.2
+    prepared.set_counts({s.name: s.max_count for s in prepared.sites})
+    wanted = []
+
+    def tap(name: str, value: torch.Tensor) -> torch.Tensor:
+        if name.endswith("/scores"):
+            length = value.shape[-1]
+            row = value.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+            heights = torch.logsumexp(row / 2, dim=-1) - torch.arange(1, length + 1).log()
+            wanted.append(torch.relu(heights - bound).square().sum() / (len(tokens) * length))
+        return value
+
+    with prepared.tapped(tap):
+        prepared.logits(tokens, mode="exact")
+    bounds, total = RangeBounds(denominator=bound), float(sum(wanted))
+    assert total > 0.01
+    assert max(abs(c.fit.midpoint) for c in prepared.calibration.softmaxes.values()) > 0.05
+    for mode in ("exact", "training"):
+        prepared.set_mode(mode, halting="hard", bounds=bounds)
+        with torch.no_grad():
+            prepared(tokens)
+        assert float(prepared.range_terms()["denominator"]) == pytest.approx(total, rel=1e-4), mode
+
+
 def test_soft_with_one_hot_distributions_is_hard() -> None:
     prepared, tokens = calibrated(), random_tokens()
     wanted = {s.name: max(s.floor, prepared.counts()[s.name]) for s in prepared.sites}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Domains are narrowed by whole iterations: errors stay, nothing seen comes near an end, counts add up."""
+"""Domains move by whole iterations: errors stay, nothing seen comes near an end, counts add up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.ranges import calibrate
 from heatfhe.records import Calibration, Domain
 from heatfhe.sites import prepare
-from heatfhe.training.constants import CLEAR, FEWEST, WIDE, narrowed
+from heatfhe.training.constants import CLEAR, FEWEST, ROOM, WIDE, narrowed
 from tests.gpt2_tiny import random_tokens, tiny_gpt2
 
 WORTH = {"plain": 2.0, "relaxed": 4.0}
@@ -23,6 +23,10 @@ WORTH = {"plain": 2.0, "relaxed": 4.0}
 def seen(request: pytest.FixtureRequest) -> Calibration:
     tokens = [random_tokens(i) for i in range(4)]
     return calibrate(prepare(tiny_gpt2(5)), tokens, 1e-4, solver=request.param, delta_2=2, argmax=False)
+
+
+def tops(calibration: Calibration, more: int = 40) -> dict[str, int]:
+    return {name: count + more for name, count in calibration.counts().items()}
 
 
 def widened(seen: Calibration, by: float, more: int) -> Calibration:
@@ -41,13 +45,13 @@ def test_a_narrowed_domain_errs_no_more_and_saves_its_halvings(seen: Calibration
     rng = np.random.default_rng(seed)
     by, more = float(2.0 ** rng.uniform(0, 14)), int(rng.integers(2, 10))
     wide = widened(seen, by, more)
-    for name, made in narrowed(wide, seen).softmaxes.items():
+    for name, made in narrowed(wide, seen, tops(wide)).softmaxes.items():
         was, now, asked = wide.softmaxes[name], made.fit.init, seen.softmaxes[name]
         worth, saved = WORTH[seen.solver], was.init_count - made.init_count
         end = max(asked.fit.init.hi, CLEAR * asked.observed_init.hi, WIDE * now.lo)
         assert now.hi * worth**saved == pytest.approx(was.fit.init.hi)
-        assert now.hi >= min(end, was.fit.init.hi) * (1 - 1e-12)
-        assert made.init_count == FEWEST or now.hi < worth * end
+        assert now.hi >= max(min(end, was.fit.init.hi), ROOM * asked.observed_init.hi) * (1 - 1e-12)
+        assert made.init_count <= FEWEST or now.hi < worth * end
         assert (made.refine_count, made.fit.lo, made.fit.hi) == (was.refine_count, was.fit.lo, was.fit.hi)
         if seen.solver == "plain":
             d = np.geomspace(now.lo, now.hi / CLEAR, 2001)
@@ -58,14 +62,41 @@ def test_a_narrowed_domain_errs_no_more_and_saves_its_halvings(seen: Calibration
             assert (after <= np.maximum(before**0.98, 2.0 ** -(2.0**made.init_count)) + 1e-12).all()
 
 
-def test_what_fills_its_domain_stays(seen: Calibration) -> None:
-    assert narrowed(seen, seen) == seen
-    full = {
-        name: replace(c, observed_init=Domain(lo=c.observed_init.lo, hi=c.fit.init.hi))
-        for name, c in seen.softmaxes.items()
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6, 0.99])
+def test_a_domain_that_sums_have_grown_into_ends_further_for_more_iterations(seen: Calibration, share: float) -> None:
+    """Up to their guards sums grow while training; what no calibration has seen may lie ROOM times higher."""
+    worth, wide = WORTH[seen.solver], widened(seen, 1024.0, 6)
+    grown = {
+        name: replace(c, observed_init=Domain(lo=c.observed_init.lo, hi=share * c.fit.init.hi))
+        for name, c in wide.softmaxes.items()
     }
+    full = replace(wide, softmaxes=grown)
+    for name, made in narrowed(full, full, tops(full)).softmaxes.items():
+        was = full.softmaxes[name]
+        more = made.init_count - was.init_count
+        assert more == max(0, math.ceil(math.log(ROOM * share, worth) - 1e-9))
+        assert made.fit.init.hi == pytest.approx(was.fit.init.hi * worth**more)
+        assert made.fit.refine == was.fit.refine
+        if seen.solver == "plain" and more:
+            d = np.geomspace(was.fit.init.lo, was.fit.init.hi / 64, 500)
+            near, far = (
+                np.abs(1 - d * reciprocal(d, c.fit.init, count))
+                for c, count in ((was, was.init_count - 6), (made, made.init_count - 6))
+            )
+            assert np.abs(np.log(far / near)).max() < 0.3  # far below both ends, where neither has converged
+    tight = narrowed(full, full, full.counts())
+    assert tight.counts() == full.counts()
+    ends = [c.fit.init.hi for c in narrowed(full, full, tops(full)).softmaxes.values()]
+    assert [c.fit.init.hi for c in tight.softmaxes.values()] == ends
+
+
+def test_what_fills_its_domain_as_asked_stays(seen: Calibration) -> None:
     wide = widened(seen, 3.9, 5)
-    assert narrowed(wide, replace(seen, softmaxes=full)) == wide
+    full = {
+        name: replace(c, observed_init=Domain(lo=c.observed_init.lo, hi=c.fit.init.hi / ROOM))
+        for name, c in wide.softmaxes.items()
+    }
+    assert narrowed(wide, replace(wide, softmaxes=full), tops(wide)) == wide
 
 
 def test_an_iteration_is_a_halving_far_below_the_end() -> None:

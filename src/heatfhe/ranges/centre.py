@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges.observe import Tokens, batch_of, hidden_scores, row_lengths
-from heatfhe.sites import Mode, Prepared
+from heatfhe.sites import Prepared
 from heatfhe.stages import Attention
 
 POWER = 8  # of the deviations that are added up: what counts is the widest row, and it may not be the only one
@@ -41,15 +41,13 @@ def centre(
     sequences: Iterable[Tokens],
     *,
     tau: int = 2,
-    mode: Mode | None = "exact",
     place: Callable[[Tensor, nn.Parameter], Tensor] = lambda value, like: value,
     reporter: Reporter = SILENT,
 ) -> dict[str, Centred]:
     """Move the key biases of every attention that has them; what the model computes stays, up to rounding.
 
     ``tau`` divides the scores, as a softmax's delta_2 does. All rows of the sequences are held at once. Keys that turn
-    with their position, or have no bias, stay as they are. Rows are those of the model in ``mode`` (None: as its switch
-    stands). ``place`` puts a whole vector where a parameter's own parts
+    with their position, or have no bias, stay as they are. ``place`` puts a whole vector where a parameter's own parts
     are, if it is split over processes.
 
     Domain  any model; one whose nonlinearities are approximated changes where a solver has not converged.
@@ -73,7 +71,7 @@ def centre(
     reporter.start("centre")
     with prepared.tapped(tap):
         for sequence in sequences:
-            prepared.logits(batch_of(prepared, sequence), mode=mode)
+            prepared.logits(batch_of(prepared, sequence), mode="exact")
             reporter.advance("centre")
     made = {}
     for name, stage in stages.items():

@@ -31,8 +31,8 @@ class FitOptions:
     """How ranges become constants.
 
     ``margin``                widens a domain where leaving it is fatal: above for a reciprocal and a root (below they
-                              converge), about the middle for scores and for the logarithms of a softmax's sums, on both
-                              sides for an activation.
+                              converge), about the middle for scores, on both sides for an activation. A softmax's sums
+                              widen as the exponential of what their scores may gain.
     ``form``                  how a norm's rational seed is evaluated: ``quotient`` (the paper's), or ``partial``, which
                               saves a level.
     ``delta_2``               fixes the refinement factor of every softmax; None picks the cheapest per block.
@@ -140,8 +140,8 @@ def _softmax_at(
     exponential = fit_exponential((hi - lo) / (2.0 * delta_1 * delta_2), 8, delta_1.bit_length() - 1)
     log_mean = seen.log_means[name][delta_2]
     first = Range(*(math.exp(end - middle / delta_2) for end in (log_mean.lo, log_mean.hi, log_mean.asked)))
-    # Logarithms of sums widen as scores do, about their middle: a sum is fatal above its domain alone.
-    widening = math.exp(0.5 * (options.margin - 1.0) * (log_mean.hi - log_mean.lo))
+    # A sum of exponentials moves with its scores: where those may widen by a margin, its logarithm may rise as much.
+    widening = math.exp((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
     reach = min(
         first.hi * max(options.margin, widening), max(math.exp((hi - middle) / delta_2), first.hi * options.margin)
     )

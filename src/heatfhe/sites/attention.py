@@ -167,6 +167,12 @@ class AttentionSite(nn.Module):
         end = c.fit.refine.hi
         return c.fit.init.hi / slack, end if end >= columns else min(end, max(end / slack, c.observed_refine.hi))
 
+    def hold(self, heights: Tensor) -> None:
+        """Add what the logarithms (B, H, T, 1) of rows' mean exponentials exceed their bound by to the range loss."""
+        bounds = self.switch.bounds
+        assert bounds is not None
+        self.switch.penalise("denominator", heights.clamp(min=0.0), bounds.denominator, _tokens(heights))
+
     def solvers(self, row_length: Tensor, like: Tensor) -> tuple[Solve, Solve]:
         """init and refine: each takes a row's sum and returns row_length over it, in the switch's mode and guarded.
 
@@ -183,7 +189,7 @@ class AttentionSite(nn.Module):
         def init(s: Tensor) -> Tensor:
             mean = switch.see(f"{name}/sum", s) * inverse_length
             if switch.bounds is not None:
-                switch.penalise("denominator", torch.log(mean).clamp(min=0.0), switch.bounds.denominator, _tokens(mean))
+                self.hold(torch.log(mean) + fit.midpoint / fit.delta_2)
             mean = switch.clamp(mean, None, first_end)
             if first_p is None:
                 return switch.see(f"{name}/inverse", reciprocal(mean, fit.init, switch.count(f"{name}/init")))
@@ -218,7 +224,11 @@ def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tens
         if switch.mode == "exact":
             if switch.guards and switch.bounds is not None:
                 scores = scores.clamp(-switch.bounds.score, switch.bounds.score)
-            probabilities = torch.softmax(torch.where(keep, scores, -torch.inf), dim=-1)
+            open_ = torch.where(keep, scores, -torch.inf)
+            if switch.bounds is not None:
+                sums = torch.logsumexp(open_ / switch.bounds.divisor, dim=-1, keepdim=True)
+                site.hold(sums - torch.log(position + 1.0))
+            probabilities = torch.softmax(open_, dim=-1)
         else:
             probabilities = _approximate(site, scores, keep, (position + 1).to(scores.dtype))
         return torch.matmul(nn.functional.dropout(probabilities, site.dropout), v)

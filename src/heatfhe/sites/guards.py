@@ -26,14 +26,17 @@ class RangeBounds:
 
     ``activation``   bound on |input| of every activation (the paper: 32).
     ``score``        squeeze bound on |score| of every attention (the paper: 10 in phase one, 14 after).
-    ``denominator``  bound on the logarithm of a softmax row's mean exponential (the paper's 7 = 14 / delta_2).
+    ``denominator``  bound on the logarithm of a softmax row's mean exponential (the paper's 7 = 14 / delta_2), whatever
+                     midpoint its circuit takes: a single wide head must not move the bound of all others with it.
     ``variance``     bound on the variance entering every norm (the paper: 16).
+    ``divisor``      what scores are divided by in those exponentials, delta_2: exact rows do not say.
     """
 
     activation: float = 32.0
     score: float = 14.0
     denominator: float = 7.0
     variance: float = 16.0
+    divisor: int = 2
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -73,7 +73,8 @@ def refitted(run: Run, argmax: bool) -> Calibration:
         reporter=run.reporter, activation_tolerance=run.recipe.activation_tolerance,
     )  # fmt: skip
     kept = merge(prepared.calibration, seen)
-    return narrowed(kept, seen) if run.recipe.narrow and run.recipe.counts == "learned" else kept
+    tops = {site.name: site.max_count for site in prepared.sites}
+    return narrowed(kept, seen, tops) if run.recipe.narrow and run.recipe.counts == "learned" else kept
 
 
 def _from_one(shift: Tensor, parameter: Tensor) -> Tensor:
@@ -91,14 +92,7 @@ def centred(run: Run) -> None:
     batch = max(1, recipe.micro_tokens // recipe.context) * recipe.context
     count = max(1, CENTRED_TOKENS // batch)
     some = [*sequences(run)[:count], *sequences(run, odd=True)[: 2 * count]]
-    exact = run.prepared.calibration is None
-    with run.prepared.switch.kept():
-        if not exact:
-            run.prepared.set_mode("training", halting="hard")
-        found = centre(
-            run.prepared, some, tau=recipe.delta_2 or 2, mode="exact" if exact else None, place=_from_one,
-            reporter=run.reporter,
-        )  # fmt: skip
+    found = centre(run.prepared, some, tau=recipe.delta_2 or 2, place=_from_one, reporter=run.reporter)
     spans = {name: {"before": list(c.before), "after": list(c.after)} for name, c in found.items()}
     # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
     run.journal.write("centred", run.position.step + 1, {"log_means": spans})

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from heatfhe.approx import InverseSqrtFit, ReciprocalFit, SoftmaxFit
@@ -11,6 +12,7 @@ from heatfhe.records import Calibration, Domain, SoftmaxCalibration
 
 CLEAR = 4.0  # what is seen stays this far below the end of a narrowed domain: about its middle a seed overshoots
 WIDE = 256.0  # from end to end, in which a narrowed domain's seed is that of the wider one to 2 %
+ROOM = 2.0  # and a first domain that they have come closer to the end of than this ends further off
 FEWEST = 4  # iterations that narrowing leaves, after which half an error is 2^-16
 
 
@@ -67,28 +69,35 @@ def _merged_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> Softm
     return replace(trained, fit=fit, observed=seen.observed, observed_init=first_seen, observed_refine=second)
 
 
-def narrowed(trained: Calibration, seen: Calibration) -> Calibration:
-    """Softmax domains brought down to where their sums have come, each by whole iterations, which then go.
+def narrowed(trained: Calibration, seen: Calibration, tops: Mapping[str, int]) -> Calibration:
+    """Softmax domains moved to where their sums have come, each by whole iterations, which go or come with them.
 
     Far below its domain's end a plain reciprocal's relative error is (1 - 8 d / hi)^(2^count): one iteration less on a
-    domain that ends at half is the same. (Relaxed ones: at a quarter.) Nothing that was learned is undone, and every
-    halving is also a bit of precision under encryption.
+    domain that ends at half is the same, and so is one more on one that ends at twice as much. (Relaxed ones: at a
+    quarter, at four times.) Nothing that was learned is undone. A nearer end is also a bit of precision under
+    encryption; a further one lets through what no calibration has seen: sums grow up to their guards while training.
 
-    Domain  ``trained`` as merged with ``seen``, whose fits hold all that was seen, with its margins.
-    Bound   no upper end falls below what ``seen`` asks for, or below four times what was seen: there no seed is off by
+    Domain  ``trained`` as merged with ``seen``, whose fits hold all that was seen, with its margins; ``tops`` has the
+            largest count of every site.
+    Bound   no upper end falls below what ``seen`` asks for, or below CLEAR times what was seen: there no seed is off by
             more than a half, so that errors are those from before to the power 0.98 at worst, or below 2^(-2^FEWEST).
-    Depth   an iteration less for every halving.
+            No first domain ends below ROOM times what was seen, even at a site that has its largest count already.
+    Depth   an iteration less for every halving, one more for every doubling.
     Source  the iteration's exact error, and the seed's, ``approx.ReciprocalFit``.
     """
-    rows = {n: _narrowed_rows(c, seen.softmaxes[n]) for n, c in trained.softmaxes.items()}
+    rows = {n: _narrowed_rows(c, seen.softmaxes[n], tops) for n, c in trained.softmaxes.items()}
     return replace(trained, softmaxes=rows)
 
 
-def _narrowed_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> SoftmaxCalibration:
-    fit, new = trained.fit, seen.fit
+def _narrowed_rows(
+    trained: SoftmaxCalibration, seen: SoftmaxCalibration, tops: Mapping[str, int]
+) -> SoftmaxCalibration:
+    fit, new, name = trained.fit, seen.fit, trained.name
     moved = math.exp((new.midpoint - fit.midpoint) / fit.delta_2)
-    end = max(new.init.hi, CLEAR * seen.observed_init.hi) * moved
+    end, least = (at * moved for at in (max(new.init.hi, CLEAR * seen.observed_init.hi), ROOM * seen.observed_init.hi))
     init, init_count = _brought_down(fit.init, end, trained.init_count)
+    while init.hi < least:
+        init, init_count = replace(init, hi=init.hi * _worth(init)), min(init_count + 1, tops[f"{name}/init"])
     fit, refine_count, second = replace(fit, init=init), trained.refine_count, seen.observed_refine
     if fit.refine is not None and new.refine is not None and second is not None:
         refine, refine_count = _brought_down(fit.refine, max(new.refine.hi, CLEAR * second.hi), refine_count)
@@ -98,8 +107,12 @@ def _narrowed_rows(trained: SoftmaxCalibration, seen: SoftmaxCalibration) -> Sof
 
 def _brought_down(fit: ReciprocalFit, end: float, count: int) -> tuple[ReciprocalFit, int]:
     """The domain with its end less than one iteration's worth above ``end``, and the count that is left."""
-    worth = 2.0 if fit.solver == "plain" else 4.0
     least = max(end, WIDE * fit.lo)
-    while count > FEWEST and fit.hi / worth >= least:
-        fit, count = replace(fit, hi=fit.hi / worth), count - 1
+    while count > FEWEST and fit.hi / _worth(fit) >= least:
+        fit, count = replace(fit, hi=fit.hi / _worth(fit)), count - 1
     return fit, count
+
+
+def _worth(fit: ReciprocalFit) -> float:
+    """By how much a domain's end moves for an iteration."""
+    return 2.0 if fit.solver == "plain" else 4.0

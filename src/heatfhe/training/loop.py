@@ -185,6 +185,7 @@ def configure(
             score=phase.score_bound,
             denominator=recipe.denominator_bound,
             variance=recipe.variance_bound,
+            divisor=recipe.delta_2 or 2,
         )
     prepared.switch.variance_bounds = dict(variances)
     if prepared.calibration is not None:

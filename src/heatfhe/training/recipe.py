@@ -82,7 +82,7 @@ class Recipe:
                           iteration looks better than it deploys).
     ``geometric_at_zero`` the prior at target 0 is the geometric distribution, as in the paper's text, not its formula.
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
-    ``activation_bound, denominator_bound, variance_bound``  where the range loss begins.
+    ``activation_bound, denominator_bound, variance_bound``  where the range loss begins (``sites.RangeBounds``).
     ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
     ``slack``             how far below the ends of their domains a softmax row's sums are held while training, as a
                           factor (ours: text that was not trained on goes further).
@@ -91,8 +91,8 @@ class Recipe:
     ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
     ``centre``            before a squeeze and before phase two keys are shifted so that a softmax's rows sum to about
                           the same, which changes no probability (``ranges.centre``; ours).
-    ``narrow``            when counts are frozen, domains that sums no longer fill end nearer, by one iteration less for
-                          every halving (``constants.narrowed``; ours).
+    ``narrow``            when counts are frozen, a softmax's domains end where sums ask for it: nearer by an iteration
+                          less for every halving, further by one more for every doubling (``constants.narrowed``; ours).
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
                           calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).

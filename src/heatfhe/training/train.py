@@ -244,8 +244,6 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets, position.weights = None, {}
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            if recipe.narrow:
-                centred(run)
             prepared.adopt(refitted(run, argmax=False), keep_logits=True)
 
 

@@ -98,11 +98,10 @@ def _forward(
     s2 = tl.where(rows, s2, 1.0)
     s1 = tl.where(rows, s1, 1.0)
     factor = 1.0 / s2
-    over = tl.zeros([M], dtype=tl.float32)
+    length = (offs_m + 1).to(tl.float32)
     if not EXACT:
-        length = (offs_m + 1).to(tl.float32)
         factor *= multiplier(s1, s2, length, PI, PR, SI, SR, KI, KR, hi1, hi2, i_a, i_b, r_a, r_b, cap)
-        over = tl.maximum(tl.log(s1 / length) - bound_s, 0.0)
+    over = tl.maximum(tl.log(s1 / length) + 0.5 * mid - bound_s, 0.0)
     out = (acc * factor[:, None]).to(OUT.dtype.element_ty)
     to = OUT + (bh // H) * T * H * D + (bh % H) * D
     tl.store(to + offs_m[:, None] * (H * D) + tl.arange(0, D)[None, :], out, mask=rows[:, None])
@@ -241,7 +240,7 @@ class _Attend(torch.autograd.Function):
         g = g.contiguous()
         shares = ctx.needs_input_grad[1]
         factors, d_init, d_refine = row_factors(
-            out, g, s1, s2, wide, g_pen.contiguous(), g_pen_s.contiguous(), init, refine, facts.schedules, facts.lines,
+            out, g, s1, s2, mid, wide, g_pen.contiguous(), g_pen_s.contiguous(), init, refine, facts.schedules, facts.lines,
             facts.bounds, facts.push, exact=facts.exact, shares=shares,
         )  # fmt: skip
         joined_bar = torch.empty_like(joined)
@@ -259,8 +258,9 @@ def supports(site: AttentionSite, made: Sequence[Tensor]) -> bool:
         return False
     if made[0].shape[-1] // (3 * stage.heads) not in (16, 32, 64, 128):
         return False
-    if site.switch.mode == "exact":
-        return not site.switch.guards and site.switch.bounds is not None  # unbounded: torch's own flash attention
+    bounds = site.switch.bounds
+    if site.switch.mode == "exact":  # unbounded: torch's own flash attention
+        return not site.switch.guards and bounds is not None and bounds.divisor == 2
     return site.fitted().fit.delta_2 == 2
 
 
@@ -295,8 +295,7 @@ def attend(site: AttentionSite, made: Sequence[Tensor]) -> Tensor:
     out, pen, pen_s = _Attend.apply(joined.to(narrow(joined)).contiguous(), init, refine, facts)
     if bounds is not None:
         switch.add_term("score", pen.sum() * (1.0 / pen.numel()))
-        if not exact:
-            switch.add_term("denominator", pen_s.sum() * (facts.heads / pen_s.numel()))
+        switch.add_term("denominator", pen_s.sum() * (facts.heads / pen_s.numel()))
     result: Tensor = out
     return result
 

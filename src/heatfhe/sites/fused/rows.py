@@ -2,7 +2,8 @@
 """What the solvers make of an attention row's two sums: its factor, and how a gradient passes back through it.
 
 Legend: m1 = S1 / length and m2 = r1^2 S2 / length, each guarded from above; r1 and r2 their expected reciprocals;
-the row's factor f = S2 r1^2 r2 / length multiplies the average O = A / S2, so that out = f O.
+the row's factor f = S2 r1^2 r2 / length multiplies the average O = A / S2, so that out = f O. ``mid`` is what was taken
+from a row's scores: the midpoint, or in an exact row its largest.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def multiplier(s1, s2, length, PI, PR, SI, SR, KI, KR, hi1, hi2, i_a, i_b, r_a, 
 
 @triton.jit
 def _factors(
-    OUT, G, S1, S2, WIDE, GP, GPS, PI, PR, SI, SR, BY_P, BY_S2, BY_S1, BY_WIDE, DPI, DPR, KI, KR,
+    OUT, G, S1, S2, MID, WIDE, GP, GPS, PI, PR, SI, SR, BY_P, BY_S2, BY_S1, BY_WIDE, DPI, DPR, KI, KR,
     hi1, hi2, i_a, i_b, r_a, r_b, bound, bound_s, push, cap, T, H,
     D: tl.constexpr, M: tl.constexpr, EXACT: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
@@ -58,13 +59,15 @@ def _factors(
     s2 = tl.load(S2 + at, mask=rows, other=1.0)
     widest = tl.load(WIDE + at, mask=rows, other=0.0)
     tl.store(BY_WIDE + at, tl.load(GP + at, mask=rows, other=0.0) * 2.0 * tl.maximum(widest - bound, 0.0), mask=rows)
+    m1 = s1 / (offs + 1).to(tl.float32)
+    over = tl.maximum(tl.log(m1) + 0.5 * tl.load(MID + at, mask=rows, other=0.0) - bound_s, 0.0)
+    g_log = tl.load(GPS + at, mask=rows, other=0.0) * 2.0 * over
     if EXACT:
         tl.store(BY_P + at, 1.0 / s2, mask=rows)
         tl.store(BY_S2 + at, -through / s2, mask=rows)
-        tl.store(BY_S1 + at, s1 * 0.0, mask=rows)
+        tl.store(BY_S1 + at, 0.5 * g_log / s1, mask=rows)
     else:
         length = (offs + 1).to(tl.float32)
-        m1 = s1 / length
         r1, slope1 = _reciprocal_tangent(tl.minimum(m1, hi1), PI, SI, KI, i_a, i_b, cap)
         m2 = r1 * r1 * s2 / length
         r2, slope2 = _reciprocal_tangent(tl.minimum(m2, hi2), PR, SR, KR, r_a, r_b, cap)
@@ -74,8 +77,7 @@ def _factors(
         g_m2 = gf * r2 + tl.where(m2 <= hi2, g_r2 * slope2, 2.0 * push * (m2 - hi2))
         g_r1 = g_m2 * 2.0 * r1 * s2 / length
         g_m1 = tl.where(m1 <= hi1, g_r1 * slope1, 2.0 * push * (m1 - hi1))
-        over = tl.maximum(tl.log(m1) - bound_s, 0.0)
-        g_m1 += tl.load(GPS + at, mask=rows, other=0.0) * 2.0 * over / m1
+        g_m1 += g_log / m1
         tl.store(BY_P + at, f / s2, mask=rows)
         tl.store(BY_S2 + at, g_m2 * r1 * r1 / length - through / s2, mask=rows)
         tl.store(BY_S1 + at, 0.5 * g_m1 / length, mask=rows)
@@ -88,7 +90,7 @@ def _factors(
 
 
 def row_factors(
-    out: Tensor, g: Tensor, s1: Tensor, s2: Tensor, wide: Tensor, g_pen: Tensor, g_pen_s: Tensor, init: Tensor,
+    out: Tensor, g: Tensor, s1: Tensor, s2: Tensor, mid: Tensor, wide: Tensor, g_pen: Tensor, g_pen_s: Tensor, init: Tensor,
     refine: Tensor, schedules: tuple[Tensor, Tensor], lines: tuple[float, ...], bounds: tuple[float, float],
     push: float, *, exact: bool, shares: bool,
 ) -> tuple[tuple[Any, ...], Tensor | None, Tensor | None]:  # fmt: skip
@@ -99,7 +101,7 @@ def row_factors(
     programs = blocks * b * h if shares else 1
     d_init, d_refine = (p.new_empty((programs, p.shape[0])) for p in (init, refine))
     _factors[(blocks, b * h)](
-        out, g, s1, s2, wide, g_pen, g_pen_s, init, refine, *schedules, *factors, d_init, d_refine, init.shape[0],
+        out, g, s1, s2, mid, wide, g_pen, g_pen_s, init, refine, *schedules, *factors, d_init, d_refine, init.shape[0],
         refine.shape[0], *lines, *bounds, push, CAP, t, h,
         D=out.shape[-1] // h, M=BLOCK, EXACT=exact, SHARES=shares,
     )  # fmt: skip

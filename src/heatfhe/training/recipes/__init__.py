@@ -50,6 +50,7 @@ def gpt2_small(solver: Solver = "plain") -> Recipe:
         margin=1.3,
         centre=True,
         narrow=True,
+        denominator_bound=5.0,
         odd_share=0.1,
         odd_calibration=320,
         slack=2.0,
