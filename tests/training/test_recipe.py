@@ -135,7 +135,8 @@ def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
         "squeeze.updates": 400, "squeeze.lambda_range": 0.1, "heat.updates": 3000, "heat.lr": 8e-5,
         "heat.final_lr": 8e-6, "heat.logit_lr": 3.5e-3, "heat.lambda_iter": 0.5, "heat.distil": True, "gap": 130,
         "cooldown.updates": 900, "cooldown.lr": 8e-6, "cooldown.final_lr": 1e-6, "cooldown.distil": True,
-        "support": "site", "margin": 1.3, "slack": 2.0, "denominator_bound": 5.0, "odd_share": 0.1, "odd_calibration": 320,
+        "support": "site", "margin": 1.3, "slack": 2.0, "denominator_bound": 5.0,
+        "odd_share": 0.1, "odd_calibration": 320,
         "squeeze.score_bound": 12.0, "heat.score_bound": 16.0, "cooldown.score_bound": 16.0,
         "centre": True, "narrow": True, "micro_tokens": 32768, "validate_batches": 1, "checkpoint_every": 1000,
     }  # fmt: skip

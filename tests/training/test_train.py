@@ -334,7 +334,7 @@ def test_merge_compares_row_sums_about_one_midpoint(whole: Run, shift: float, sh
 
 @pytest.mark.parametrize("shift", [-3.0, -1.0, 1.0, 3.0])
 def test_merge_carries_a_first_reciprocal_to_a_new_window_of_scores(whole: Run, shift: float) -> None:
-    """Sums are e^((s - midpoint) / 2) over a row: about another midpoint they, and their domain, change by one factor."""
+    """About another midpoint a row's sum of e^((s - midpoint) / 2), and with it the domain, changes by one factor."""
     calibration = whole[1].calibration
     name, row = next(iter(calibration.softmaxes.items()))
     seen = replace(row.observed, lo=row.fit.lo + 0.1 * shift, hi=row.fit.hi + 0.1 * shift)  # on one side they left it

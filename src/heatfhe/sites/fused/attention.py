@@ -240,8 +240,8 @@ class _Attend(torch.autograd.Function):
         g = g.contiguous()
         shares = ctx.needs_input_grad[1]
         factors, d_init, d_refine = row_factors(
-            out, g, s1, s2, mid, wide, g_pen.contiguous(), g_pen_s.contiguous(), init, refine, facts.schedules, facts.lines,
-            facts.bounds, facts.push, exact=facts.exact, shares=shares,
+            out, g, s1, s2, mid, wide, g_pen.contiguous(), g_pen_s.contiguous(), init, refine, facts.schedules,
+            facts.lines, facts.bounds, facts.push, exact=facts.exact, shares=shares,
         )  # fmt: skip
         joined_bar = torch.empty_like(joined)
         shared = (joined, g, joined_bar, mid, wide, *factors, 1 / math.sqrt(d), *facts.interval[:2], facts.push, t, h)

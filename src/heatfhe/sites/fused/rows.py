@@ -90,9 +90,9 @@ def _factors(
 
 
 def row_factors(
-    out: Tensor, g: Tensor, s1: Tensor, s2: Tensor, mid: Tensor, wide: Tensor, g_pen: Tensor, g_pen_s: Tensor, init: Tensor,
-    refine: Tensor, schedules: tuple[Tensor, Tensor], lines: tuple[float, ...], bounds: tuple[float, float],
-    push: float, *, exact: bool, shares: bool,
+    out: Tensor, g: Tensor, s1: Tensor, s2: Tensor, mid: Tensor, wide: Tensor, g_pen: Tensor, g_pen_s: Tensor,
+    init: Tensor, refine: Tensor, schedules: tuple[Tensor, Tensor], lines: tuple[float, ...],
+    bounds: tuple[float, float], push: float, *, exact: bool, shares: bool,
 ) -> tuple[tuple[Any, ...], Tensor | None, Tensor | None]:  # fmt: skip
     """Per row: what multiplies e^2 dp, e^2, e and the largest score's sign in dL/ds; and the gradients of both p."""
     b, h, t = s1.shape
