@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put the default model's circuits into the package: the parent calibrated at 1e-4, and a HEAT run's, in float16.
 
-    python runs/embed_default.py --heat out/heat/circuit      # both circuits anew
+    python runs/embed_default.py --heat out/heat/circuit      # both circuits anew, and the log of that run
     python runs/embed_default.py                              # the argmax schedules of the circuits in the package
 
 The parent is calibrated on as many odd windows as windows of text. The argmax schedules are fitted on each circuit's
@@ -13,9 +13,11 @@ circuit that rounding changes by more than 0.1 %. The parent and its text come f
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +64,26 @@ def wrong_words(circuit: Circuit, logits: np.ndarray, temperature: float) -> str
     return f"temperature {temperature:g}: {wrong} wrong, {weak} weak, {ties.sum()} near ties of {len(rows)}"
 
 
+def thinned(log: Path) -> str:
+    """A run's log for the package: every fourth update, distributions to three digits."""
+    kept = []
+    for line in map(json.loads, log.read_text().splitlines()):
+        if line["kind"] == "update":
+            if line["step"] % 4:
+                continue
+            line = {k: line[k] for k in ("kind", "step", "phase", "task", "iterations")}
+        kept.append(json.dumps(_rounded(line), separators=(",", ":")))
+    return "\n".join(kept) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [round(v, 3) for v in value]
+    return round(value, 5) if isinstance(value, float) else value
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heat", type=Path, help="a HEAT run's circuit; without it the circuits in the package")
@@ -86,11 +108,13 @@ def main() -> None:
         moved = perplexity(before, rows[:, 1:]), perplexity(logits, rows[:, 1:])
         if abs(moved[1] / moved[0] - 1) > 1e-3:
             raise SystemExit(f"{name}: float16 moves its perplexity from {moved[0]:.4f} to {moved[1]:.4f}")
-        log = (args.heat or assets / name) / "log.jsonl"
-        kept = log.read_bytes() if log.exists() else None
+        log = assets / name / "log.jsonl"
+        kept = log.read_text() if log.exists() else None
+        if args.heat is not None and name == "heat":
+            kept = thinned(args.heat.parent / "log.jsonl")
         narrow.save(assets / name)
         if kept is not None:
-            (assets / name / "log.jsonl").write_bytes(kept)
+            log.write_text(kept)
         counts, argmax = narrow.calibration.iterations(), narrow.calibration.argmax
         assert argmax is not None
         print(f"{name}: {sum(counts.values())} iterations {counts}, perplexity {moved[0]:.4f} -> {moved[1]:.4f}")
