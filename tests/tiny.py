@@ -214,3 +214,12 @@ def narrowed(plan: Plan, share: float) -> Plan:
         for name, p in plan.programs.items()
     }
     return replace(plan, programs=programs)
+
+
+def narrow_sums(circuit: Circuit, by: float) -> Circuit:
+    """The circuit with the domains of its softmaxes' first sums ending ``by`` times nearer: some windows diverge."""
+    rows = {
+        name: replace(c, fit=replace(c.fit, init=replace(c.fit.init, hi=max(c.fit.init.hi / by, 2.0 * c.fit.init.lo))))
+        for name, c in circuit.calibration.softmaxes.items()
+    }
+    return replace(circuit, calibration=replace(circuit.calibration, softmaxes=rows))

@@ -341,8 +341,11 @@ def test_command_measures_perplexity(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "own.txt").write_text("The cat sat on the mat. " * 60)
     assert main([*words, "--text", str(tmp_path / "own.txt")]) == 0
     assert f"<h3>On 1 window of {tmp_path / 'own.txt'}</h3>" in out.read_text()
-    assert main([*words[:-5], "--windows", "0", *words[-3:]]) == 0
+    unmeasured = ["--params", "none", "--windows", "0", *words[-3:]]
+    assert main(["report", "default-calibrated", *unmeasured]) == 0
     assert '<section id="quality"' not in out.read_text()
+    assert main(["report", "default", *unmeasured]) == 0
+    assert '<section id="quality"' in out.read_text()  # what its training log says of the parent and of itself
     capsys.readouterr()
     assert main([*words, "--text", str(tmp_path / "gone.txt")]) == 1
     assert "no such file; give --text" in capsys.readouterr().err

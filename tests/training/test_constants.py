@@ -13,7 +13,7 @@ from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.ranges import calibrate
 from heatfhe.records import Calibration, Domain
 from heatfhe.sites import prepare
-from heatfhe.training.constants import CLEAR, FEWEST, ROOM, WIDE, narrowed
+from heatfhe.training.constants import CLEAR, FEWEST, WIDE, narrowed
 from tests.gpt2_tiny import random_tokens, tiny_gpt2
 
 WORTH = {"plain": 2.0, "relaxed": 4.0}
@@ -50,7 +50,7 @@ def test_a_narrowed_domain_errs_no_more_and_saves_its_halvings(seen: Calibration
         worth, saved = WORTH[seen.solver], was.init_count - made.init_count
         end = max(asked.fit.init.hi, CLEAR * asked.observed_init.hi, WIDE * now.lo)
         assert now.hi * worth**saved == pytest.approx(was.fit.init.hi)
-        assert now.hi >= max(min(end, was.fit.init.hi), ROOM * asked.observed_init.hi) * (1 - 1e-12)
+        assert now.hi >= max(min(end, was.fit.init.hi), CLEAR * asked.observed_init.hi) * (1 - 1e-12)
         assert made.init_count <= FEWEST or now.hi < worth * end
         assert (made.refine_count, made.fit.lo, made.fit.hi) == (was.refine_count, was.fit.lo, was.fit.hi)
         if seen.solver == "plain":
@@ -64,7 +64,7 @@ def test_a_narrowed_domain_errs_no_more_and_saves_its_halvings(seen: Calibration
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6, 0.99])
 def test_a_domain_that_sums_have_grown_into_ends_further_for_more_iterations(seen: Calibration, share: float) -> None:
-    """Up to their guards sums grow while training; what no calibration has seen may lie ROOM times higher."""
+    """Up to their guards sums grow while training; what no calibration has seen may lie CLEAR times higher."""
     worth, wide = WORTH[seen.solver], widened(seen, 1024.0, 6)
     grown = {
         name: replace(c, observed_init=Domain(lo=c.observed_init.lo, hi=share * c.fit.init.hi))
@@ -74,7 +74,7 @@ def test_a_domain_that_sums_have_grown_into_ends_further_for_more_iterations(see
     for name, made in narrowed(full, full, tops(full)).softmaxes.items():
         was = full.softmaxes[name]
         more = made.init_count - was.init_count
-        assert more == max(0, math.ceil(math.log(ROOM * share, worth) - 1e-9))
+        assert more == max(0, math.ceil(math.log(CLEAR * share, worth) - 1e-9))
         assert made.fit.init.hi == pytest.approx(was.fit.init.hi * worth**more)
         assert made.fit.refine == was.fit.refine
         if seen.solver == "plain" and more:
@@ -93,7 +93,7 @@ def test_a_domain_that_sums_have_grown_into_ends_further_for_more_iterations(see
 def test_what_fills_its_domain_as_asked_stays(seen: Calibration) -> None:
     wide = widened(seen, 3.9, 5)
     full = {
-        name: replace(c, observed_init=Domain(lo=c.observed_init.lo, hi=c.fit.init.hi / ROOM))
+        name: replace(c, observed_init=Domain(lo=c.observed_init.lo, hi=c.fit.init.hi / CLEAR))
         for name, c in wide.softmaxes.items()
     }
     assert narrowed(wide, replace(wide, softmaxes=full), tops(wide)) == wide

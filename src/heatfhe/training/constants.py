@@ -10,9 +10,8 @@ from dataclasses import replace
 from heatfhe.approx import InverseSqrtFit, ReciprocalFit, SoftmaxFit
 from heatfhe.records import Calibration, Domain, SoftmaxCalibration
 
-CLEAR = 4.0  # what is seen stays this far below the end of a narrowed domain: about its middle a seed overshoots
+CLEAR = 4.0  # what is seen stays this far below the end of a domain: about its middle a seed overshoots
 WIDE = 256.0  # from end to end, in which a narrowed domain's seed is that of the wider one to 2 %
-ROOM = 2.0  # and a first domain that they have come closer to the end of than this ends further off
 FEWEST = 4  # iterations that narrowing leaves, after which half an error is 2^-16
 
 
@@ -81,7 +80,7 @@ def narrowed(trained: Calibration, seen: Calibration, tops: Mapping[str, int]) -
             largest count of every site.
     Bound   no upper end falls below what ``seen`` asks for, or below CLEAR times what was seen: there no seed is off by
             more than a half, so that errors are those from before to the power 0.98 at worst, or below 2^(-2^FEWEST).
-            No first domain ends below ROOM times what was seen, even at a site that has its largest count already.
+            No first domain ends below CLEAR times what was seen, even at a site that has its largest count already.
     Depth   an iteration less for every halving, one more for every doubling.
     Source  the iteration's exact error, and the seed's, ``approx.ReciprocalFit``.
     """
@@ -94,9 +93,9 @@ def _narrowed_rows(
 ) -> SoftmaxCalibration:
     fit, new, name = trained.fit, seen.fit, trained.name
     moved = math.exp((new.midpoint - fit.midpoint) / fit.delta_2)
-    end, least = (at * moved for at in (max(new.init.hi, CLEAR * seen.observed_init.hi), ROOM * seen.observed_init.hi))
-    init, init_count = _brought_down(fit.init, end, trained.init_count)
-    while init.hi < least:
+    clear = CLEAR * seen.observed_init.hi * moved
+    init, init_count = _brought_down(fit.init, max(new.init.hi * moved, clear), trained.init_count)
+    while init.hi < clear:
         init, init_count = replace(init, hi=init.hi * _worth(init)), min(init_count + 1, tops[f"{name}/init"])
     fit, refine_count, second = replace(fit, init=init), trained.refine_count, seen.observed_refine
     if fit.refine is not None and new.refine is not None and second is not None:

@@ -69,7 +69,7 @@ def default_model(solver: Solver = "plain") -> Recipe:
     predictions; the lambda_iter ramp over 60 updates instead of 500, and to 0.45 instead of 0.6; patience 4
     micro-batches instead of 75, gap 18 updates instead of 150; halting logits learn at 2e-2 instead of 2e-3, in a
     twelfth of the updates; weights at 1.2e-4 to 4e-5 instead of 2.5e-4 to 3e-5; scores squeezed at 11 and 14 instead of
-    10 and 14. Keys are shifted, domains narrowed, and 1024 odd windows are in every calibration, so that no odd
+    10 and 14. Keys are shifted, domains narrowed, and 2048 odd windows are in every calibration, so that no odd
     sequence diverges (docs/results/heat-default.md).
 
     The relaxed solver, which is ours, begins with fewer iterations, each worth more: a quarter of lambda_iter, gap 22,
@@ -120,8 +120,9 @@ def default_model(solver: Solver = "plain") -> Recipe:
         centre=True,
         narrow=True,
         slack=2.0,
+        activation_bound=7.0,
         odd_share=0.1,
-        odd_calibration=1024,
+        odd_calibration=2048,
         price_every=40,
         micro_tokens=2048,
         precision="float32",
