@@ -148,7 +148,8 @@ def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) -> None:
     made = recipe(name)
-    share = {"gpt2-small": 0.1, "default-model": 0.1, "images": 0.0}.get(name, 0.05)  # images: odd windows are made of tokens
+    # Images have none: odd windows are made of tokens.
+    share = {"gpt2-small": 0.1, "default-model": 0.1, "images": 0.0}.get(name, 0.05)
     assert (made.odd_share, made.odd_kinds) == (share, ("random", "shuffled", "repeated", "replaced", "runs"))
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance")
