@@ -194,6 +194,16 @@ def test_drift_takes_several_noises_or_a_measured_table(
     assert "separated by commas, got 'loud'" in capsys.readouterr().err
 
 
+def test_drift_plans_with_a_precision(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["drift", str(folder), "--params", PARAMS, "--windows", "4", "--positions", "6", "--sigma", "1e-4"]
+    found = []
+    for more in ([], ["--precision", "10"]):
+        assert main([*arguments, *more, "--json"]) == 0
+        found += json.loads(capsys.readouterr().out)
+    quiet, loud = (f["fidelity"]["kl"] for f in found)
+    assert 0 < loud < 0.8 * quiet  # values are carried larger
+
+
 def test_drift_rounds_products_where_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["drift", str(folder), "--params", "insecure-native-11", "--windows", "2", "--positions", "4"]
     arguments += ["--sigma", "0"]

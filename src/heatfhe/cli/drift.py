@@ -14,7 +14,7 @@ from heatfhe.ckks import Params
 from heatfhe.cli import drift_by_value as drift_by_value_output
 from heatfhe.cli.bench_engine import add_device_argument
 from heatfhe.cli.console import Console
-from heatfhe.cli.model_source import text_circuit
+from heatfhe.cli.model_source import add_precision_argument, text_circuit
 from heatfhe.engine import BootstrapNoise, Noise, NoiseTable
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import DRIFT_SEEDS as SEEDS
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sigma", metavar="S[,S]", help="standard deviations of a bootstrap (default: the parameters')"
     )
+    add_precision_argument(parser, "; as heat plan, whose plan it then is")
     parser.add_argument("--floor", type=float, default=0.0, help="relative floor of the noise (default 0)")
     parser.add_argument("--noise", type=Path, metavar="FILE", help="a table of heat measure-noise instead of --sigma")
     large = f"on a CPU with more than {LARGE} slots, where {WINDOWS} windows of a large model take hours"
@@ -101,7 +102,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise DataError(f"{args.tokens}: not a .npy file of token ids ({err})") from err
     else:
         windows = sample_windows(circuits[0], count, positions + 1, seed=args.seed)
-    plans = [plan(c, params, programs=(ProgramName.LOGITS,), context=windows.shape[1] - 1) for c in circuits]
+    planned: dict[str, Any] = {"programs": (ProgramName.LOGITS,), "precision": args.precision}
+    plans = [plan(c, params, context=windows.shape[1] - 1, **planned) for c in circuits]
     _check_family(args.only, circuits, plans)
     options: dict[str, Any] = {
         "seeds": seeds, "device": args.device, "reporter": console.reporter, "only": args.only,
