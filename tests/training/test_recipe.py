@@ -130,7 +130,7 @@ def test_prior_and_ramp() -> None:
     assert r.lambda_iter(499) == r.lambda_iter(3000) == pytest.approx(0.6)
 
 
-def test_the_recipe_for_gpt2_small_is_the_measured_one() -> None:
+def test_what_the_recipe_for_gpt2_small_changes() -> None:
     ours = {
         "squeeze.updates": 400, "squeeze.lambda_range": 0.1, "heat.updates": 3000, "heat.lr": 8e-5,
         "heat.final_lr": 8e-6, "heat.logit_lr": 3.5e-3, "heat.lambda_iter": 0.5, "heat.distil": True, "gap": 130,
