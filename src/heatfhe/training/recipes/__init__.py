@@ -21,16 +21,15 @@ REFRESH_NOISE = 1.7e-4  # standard deviation per slot of the paper's bootstrap, 
 def gpt2_small(solver: Solver = "plain") -> Recipe:
     """The paper's run for GPT-2 small: 2.9e7 of its 3.5e7 tokens at context 1024.
 
-    As it stands it has not been run yet; runs close to it are in docs/log.md. Ours: all three phases learn from the parent's predictions,
-    since the text alone is soon learned by heart; 10 % odd windows, domains that 320 of them have widened, with a
-    margin of 1.3, whose softmax sums are held at half their end, so that no window of any text diverges. Scores are
-    squeezed at 12 and 16 instead of 10 and 14, in the first phase with more weight, sums of rows at 5 instead of 7, keys
-    shifted, domains narrowed. In
-    phases two and three weights learn at a third of the paper's rate; halting logits at 3.5e-3 instead of 2e-3; each
-    site's distribution begins at its own calibrated count. A squeeze's update is one micro-batch of 32 windows: where
-    GPU memory is short, a smaller ``micro_tokens`` learns the same. Relaxed iterations are fewer and each is worth
-    more: as in the default model's recipe they are pulled down at a quarter of the weight and a fifth more slowly, a
-    first reciprocal to two.
+    As it stands it has not been run yet; runs close to it are in docs/log.md. Ours: all three phases learn from the
+    parent's predictions, since the text alone is soon learned by heart; 10 % odd windows, domains that 320 of them have
+    widened, with a margin of 1.3, whose softmax sums are held at half their end: no window of any text is to diverge.
+    Scores are squeezed at 12 and 16 instead of 10 and 14, in the first phase with more weight, sums of rows at 5
+    instead of 7, keys shifted, domains narrowed. In phases two and three weights learn at a third of the paper's rate;
+    halting logits at 3.5e-3 instead of 2e-3; each site's distribution begins at its own calibrated count. A squeeze's
+    update is one micro-batch of 32 windows: where GPU memory is short, a smaller ``micro_tokens`` learns the same.
+    Relaxed iterations are fewer and each is worth more: as in the default model's recipe they are pulled down at a
+    quarter of the weight and a fifth more slowly, a first reciprocal to two.
     """
     base, relaxed = Recipe(), solver == "relaxed"
     return Recipe(
