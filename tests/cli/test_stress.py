@@ -16,7 +16,7 @@ from tests.tiny import narrow_sums
 
 
 def test_the_table_the_json_and_the_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    narrow_sums(Circuit.load(default_circuit("heat")), 8.0).save(tmp_path / "circuit")
+    narrow_sums(Circuit.load(default_circuit("heat")), 64.0).save(tmp_path / "circuit")
     arguments = ["stress", str(tmp_path / "circuit"), "--windows", "6", "--kinds", "random,repeated"]
     assert main([*arguments, "--json"]) == 0
     said = capsys.readouterr()
