@@ -27,22 +27,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gpt2_stages import CONTEXT, Journal, calibrate_stage, drowning, stress_stage, train_stage
 
-ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT.parent / "src"))
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 if TYPE_CHECKING:
     from heatfhe.circuit import Circuit
@@ -50,140 +47,8 @@ if TYPE_CHECKING:
 
 CACHE = 60 << 30  # diagonals stay on the GPU
 CLEAR_CACHE = 8 << 30  # and the clear engine's in memory: making them takes 30 times as long as a position
-CONTEXT = 128
-ALSO = 0.04  # share of the training windows that each further text takes at most, as in heat train
-CHOICE = 64  # windows at the end of the training text that nothing learns from
-CALIBRATED = 128  # windows that the parent is calibrated on
 SIGMAS = (1e-7, 2e-7)  # a refresh's noise as measured on a GPU, and as the parameter set states it
 JOBS: dict[str, Any] = {}  # what forked processes find
-
-
-class Journal:
-    """One JSON line for each thing that is finished."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.began = path, time.perf_counter()
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-    def write(self, what: str, **facts: Any) -> None:
-        line = json.dumps({"what": what, "at": round(time.perf_counter() - self.began, 2), **facts})
-        print(line, flush=True)
-        with self.path.open("a") as f:
-            f.write(line + "\n")
-
-
-class Laps:
-    """A reporter that keeps how long every task took, in the order of their ends."""
-
-    def __init__(self) -> None:
-        self.seconds: list[tuple[str, float]] = []
-        self._began: dict[str, float] = {}
-
-    def start(self, task: str, total: int | None = None) -> None:
-        self._began[task] = time.perf_counter()
-
-    def advance(self, task: str, **facts: Any) -> None:
-        pass
-
-    def done(self, task: str) -> None:
-        self.seconds.append((task, round(time.perf_counter() - self._began[task], 2)))
-
-
-def changed(recipe: Any, fields: list[str]) -> Any:
-    """A recipe with some of its fields set anew: margin=1.2, heat.lambda_iter=0.9."""
-    for field in fields:
-        name, _, value = field.partition("=")
-        phase, _, part = name.rpartition(".")
-        owner = getattr(recipe, phase) if phase else recipe
-        owner = replace(owner, **{part: type(getattr(owner, part))(float(value))})
-        recipe = replace(recipe, **{phase: owner}) if phase else owner
-    return recipe
-
-
-def train_stage(args: argparse.Namespace) -> None:
-    """The recipe gpt2-small as ``heat train`` runs it, its argmax fitted, exported as a circuit."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from heatfhe.lowering import export
-    from heatfhe.odd import beside, some_of
-    from heatfhe.sites import prepare, save_prepared
-    from heatfhe.training import ablation, cut, recipe, train
-
-    torch.set_float32_matmul_precision("high")
-    journal = Journal(args.out / "train.jsonl")
-    chosen = ablation(args.preset, recipe("gpt2-small", args.solver).scaled(args.share))
-    chosen = changed(chosen if args.odd is None else replace(chosen, odd_share=args.odd), args.set)
-    journal.write("recipe", digest=chosen.digest, also=[path.stem for path in args.also], **chosen.as_json())
-    parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
-    prepared = prepare(parent.to("cuda" if torch.cuda.is_available() else "cpu").eval())
-    # Choices are made on the end of the training text; held-out text is judged once, by stress.
-    windows, held = cut(np.load(args.train).astype(np.int64), chosen.context).split(CHOICE)
-    count = beside(ALSO, len(windows.rows))
-    for path in args.also:
-        windows = windows.mixed(some_of(cut(np.load(path).astype(np.int64), chosen.context).rows, count))
-    laps = Laps()
-    trained = train(prepared, windows, chosen, held_out=held, tensorboard=False, reporter=laps)
-    shown = ("iterations", "seed_iterations", "seconds", "validation", "deployed", "diverged", "left", "skipped")
-    facts = {name: getattr(trained, name) for name in shown}
-    journal.write("trained", **facts, total=sum(trained.iterations.values()), laps=laps.seconds)
-    save_prepared(prepared, args.out / "model")
-    name = f"gpt2-small-wiki-{args.preset}"
-    circuit = export(prepared, trained.calibration, args.out / "circuit", name=name, context=CONTEXT)
-    journal.write("exported", digest=circuit.digest)
-
-
-def stress_stage(args: argparse.Namespace) -> None:
-    """The trained model as deployed, in torch: all held-out windows, odd windows of each kind, and texts given."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from heatfhe.evaluation import stress_prepared, stress_rows, text_rows
-    from heatfhe.sites import load_prepared
-    from heatfhe.training import cut, window_losses
-
-    torch.set_float32_matmul_precision("high")
-    journal = Journal(args.out / "stress.jsonl")
-    folder = args.model or args.out / "model"
-    prepared = load_prepared(folder, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    prepared.to(device)
-    shape = prepared.architecture.shape
-    held = text_rows(str(args.heldout), np.load(args.heldout), shape.context, 10**6)
-    rows = stress_rows(held, shape.vocabulary, shape.context, args.windows)
-    texts = {path.stem: text_rows(str(path), np.load(path), shape.context, args.windows) for path in args.texts}
-    for path in (args.heldout, *args.texts):
-        parts = cut(np.load(path).astype(np.int64), shape.context).rows
-        loss = window_losses(prepared, torch.from_numpy(parts).to(device), args.batch)
-        fine = loss[loss.isfinite()]
-        facts = {"windows": len(loss), "diverged": len(loss) - len(fine), "perplexity": math.exp(fine.mean())}
-        journal.write("text", text=path.stem, **facts)
-    for kind, part in {args.heldout.stem: held, **rows, **texts}.items():
-        began = time.perf_counter()
-        found = stress_prepared(prepared, {kind: part}, batch=args.batch)[0]
-        facts = found.as_json() | {"sites": found.as_json()["sites"][:8]}
-        journal.write("stress", **facts, seconds=time.perf_counter() - began)
-
-
-def calibrate_stage(args: argparse.Namespace) -> None:
-    """The same model as it is, calibrated and exported: what training is compared with."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from heatfhe.lowering import export
-    from heatfhe.ranges import calibrate
-    from heatfhe.sites import prepare
-    from heatfhe.training import cut
-
-    journal = Journal(args.out / "calibrate.jsonl")
-    parent = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
-    prepared = prepare(parent.to("cuda" if torch.cuda.is_available() else "cpu").eval())
-    rows = cut(np.load(args.train).astype(np.int64), prepared.architecture.shape.context).rows[:CALIBRATED, :-1]
-    calibration = calibrate(prepared, rows)
-    journal.write("calibrated", iterations=calibration.iterations(), windows=len(rows))
-    name = "gpt2-small-wiki-calibrated"
-    circuit = export(prepared, calibration, args.out / "circuit", name=name, context=CONTEXT)
-    journal.write("exported", digest=circuit.digest)
 
 
 class Watch:
@@ -213,7 +78,7 @@ class Watch:
 def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, dict[str, float]]:
     """The circuit, its plan, and the predicted seconds of a token by operator."""
     from heatfhe.circuit import Circuit
-    from heatfhe.planning import cost_table, default_cost, faint_sums, plan, preset, tally
+    from heatfhe.planning import cost_table, default_cost, plan, preset, tally
 
     if args.fixture:
         from gpt2_small_fixture import gpt2_small
@@ -222,8 +87,7 @@ def planned(args: argparse.Namespace, journal: Journal) -> tuple[Circuit, Plan, 
     else:
         circuit = Circuit.load(args.circuit)
     params = preset(args.params)
-    if faint := faint_sums(circuit, params.noise):
-        journal.write("sums that drown", noise=params.noise, least=faint)
+    journal.write("circuit", iterations=circuit.calibration.iterations(), **drowning(circuit, args.params))
     context = min(CONTEXT, circuit.room)
     costs = cost_table(args.costs or default_cost(params, args.device))
     logits = args.logits or args.trace or args.stage == "clear-noise"
@@ -464,6 +328,7 @@ def main() -> None:
     )
     parser.add_argument("--windows", type=int, default=500, help="of each kind and text in stress")
     parser.add_argument("--batch", type=int, default=4, help="windows at a time in stress")
+    parser.add_argument("--seed", type=int, default=0, help="of the odd windows in stress")
     parser.add_argument("--circuit", type=Path)
     parser.add_argument("--fixture", choices=("heat", "calibrated"))
     parser.add_argument("--prompts", type=Path, help="token ids that prompts are cut from; random ones if not given")

@@ -33,40 +33,17 @@ from typing import Any, NoReturn
 
 import encrypted_gpt2  # which finds heatfhe too
 import numpy as np
-from encrypted_gpt2 import Journal, Laps
+from gpt2_stages import Journal, Progress
 from numpy.typing import NDArray
 from pack_smollm2 import BESIDE, blocks, tokens
 
 PREFIX = (1, 198)  # <|im_start|>, a new line
 POSITIONS = 128  # of the circuit, the prefix among them
 WINDOWS = {"squeeze": 256, "heat": 32, "cooldown": 32}  # of an update: the recipe's tokens, nearly
-SAID_EVERY = 15.0  # seconds
 ODD_SHARE, ODD_CALIBRATION = 0.08, 256
 LARGE = 4.0  # times the largest that text reaches at a norm: such a token is refused
 BARS = {"norms": 350, "fewer": 2.4, "perplexity": 1.05}
 Rows = NDArray[np.int64]
-
-
-class Progress(Laps):
-    """Laps that says every few seconds how far a phase is."""
-
-    def __init__(self, journal: Journal) -> None:
-        super().__init__()
-        self._journal, self._done, self._said = journal, 0, 0.0
-
-    def start(self, task: str, total: int | None = None) -> None:
-        super().start(task, total)
-        self._done, self._said = 0, time.perf_counter()
-
-    def advance(self, task: str, **facts: Any) -> None:
-        self._done += 1
-        if time.perf_counter() - self._said > SAID_EVERY:
-            self._said = time.perf_counter()
-            self._journal.write("progress", task=task, done=self._done, **facts)
-
-    def done(self, task: str) -> None:
-        super().done(task)
-        self._journal.write("lap", task=task, units=self._done, seconds=self.seconds[-1][1])
 
 
 class Bench:
@@ -291,7 +268,7 @@ def token_stage(args: argparse.Namespace, plan_alone: bool) -> None:
     encrypted_gpt2.CONTEXT = args.positions  # a plan's context is without the public ones
     np.save(args.out / "prompts.npy", tokens(args.packed[0], "heldout")[:4096])
     if plan_alone:
-        encrypted_gpt2.planned(token_namespace(args, "run"), encrypted_gpt2.Journal(args.out / "plan.jsonl"))
+        encrypted_gpt2.planned(token_namespace(args, "run"), Journal(args.out / "plan.jsonl"))
     else:
         encrypted_gpt2.run_stage(token_namespace(args, "run"))
 
