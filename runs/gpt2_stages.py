@@ -127,7 +127,8 @@ def stress_stage(args: argparse.Namespace) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from heatfhe.evaluation import stress_prepared, stress_rows, text_rows
+    from heatfhe.evaluation import hard_of_prepared, stress_prepared, stress_rows, text_rows
+    from heatfhe.odd import HARD, KINDS
     from heatfhe.sites import load_prepared
     from heatfhe.training import cut, window_losses
 
@@ -139,8 +140,11 @@ def stress_stage(args: argparse.Namespace) -> None:
     prepared.to(device)
     shape = prepared.architecture.shape
     held = text_rows(str(args.heldout), np.load(args.heldout), shape.context, 10**6)
-    rows = stress_rows(held, shape.vocabulary, shape.context, args.windows, seed=args.seed)
+    hard = hard_of_prepared(prepared)
+    kinds = (*KINDS, HARD)
+    rows = stress_rows(held, shape.vocabulary, shape.context, args.windows, seed=args.seed, kinds=kinds, hard=hard)
     texts = {path.stem: text_rows(str(path), np.load(path), shape.context, args.windows) for path in args.texts}
+    journal.write("hard tokens", count=len(hard.tokens), worst=hard.tokens[np.argsort(-hard.weights)[:16]].tolist())
     for path in (args.heldout, *args.texts):
         parts = cut(np.load(path).astype(np.int64), shape.context).rows
         loss = window_losses(prepared, torch.from_numpy(parts).to(device), args.batch)

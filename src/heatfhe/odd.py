@@ -8,26 +8,42 @@ same word a hundred times must not be able to drive a solver out of its domain. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
+from heatfhe.progress import SILENT, Reporter
 
 KINDS = ("random", "shuffled", "repeated", "replaced", "runs")
+HARD = "hard"  # the kind that needs a model: patterns of the tokens it bears worst
 LONGEST_PATTERN = 8
 RUNS = 16  # at most so many in a row, or one for every so many of its tokens
+TRIED = 32  # times that a token is repeated to see how far a model's softmaxes go on it
+HELD = 5.0  # nats above the usual token's that a row's mean exponential may reach before the token counts as hard
 Rows = NDArray[np.int64]
+Tap = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hard:
+    """Tokens that a model bears badly when they are repeated, and how often each is to be drawn; the sum is one."""
+
+    tokens: NDArray[np.int64]
+    weights: NDArray[np.float64]
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
     """Refuse a list of kinds that is empty or names an unknown one."""
-    unknown = [kind for kind in kinds if kind not in KINDS]
+    known = (*KINDS, HARD)
+    unknown = [kind for kind in kinds if kind not in known]
     if unknown or not kinds:
         named = repr(unknown[0]) if unknown else "an empty list"
-        raise ConfigError(f"odd windows: {named} is no kind of them; have: {', '.join(KINDS)}")
+        raise ConfigError(f"odd windows: {named} is no kind of them; have: {', '.join(known)}")
 
 
 def check_share(share: float, name: str = "odd_share") -> None:
@@ -42,7 +58,9 @@ def beside(share: float, count: int, name: str = "odd_share") -> int:
     return max(1, round(share * count / (1 - share))) if share else 0
 
 
-def odd_rows(kinds: Sequence[str], count: int, text: Rows, vocabulary: int, seed: int) -> Rows:
+def odd_rows(
+    kinds: Sequence[str], count: int, text: Rows, vocabulary: int, seed: int, *, hard: Hard | None = None
+) -> Rows:
     """``count`` sequences as long as the rows of ``text``, of each kind in turn; the same for the same seed.
 
     ``random``    every token drawn uniformly from the vocabulary.
@@ -51,16 +69,20 @@ def odd_rows(kinds: Sequence[str], count: int, text: Rows, vocabulary: int, seed
     ``replaced``  a row of the text with a random share of its tokens replaced by uniform ones.
     ``runs``      a row of the text with up to 16 stretches (64 in 1024 tokens), short and long, in which one to eight
                   tokens of the text or of the vocabulary repeat: indented source code, tables, rules of dashes.
+    ``hard``      one to eight of the ``hard`` tokens that a model bears worst (``hard_tokens``), tiled, or as one
+                  stretch of a row of the text; where there are none, of any tokens.
     """
     check_kinds(kinds)
+    if HARD in kinds and hard is None:
+        raise ConfigError(f"odd windows of kind {HARD!r} are made of tokens that a model bears badly: pass hard=")
     rng = np.random.default_rng([seed, 4])  # 4: the rows of older kinds stay what they were
     made = np.empty((count, text.shape[1]), dtype=np.int64)
     for i in range(count):
-        made[i] = _row(kinds[i % len(kinds)], rng, text, vocabulary)
+        made[i] = _row(kinds[i % len(kinds)], rng, text, vocabulary, hard)
     return made
 
 
-def _row(kind: str, rng: np.random.Generator, text: Rows, vocabulary: int) -> NDArray[Any]:
+def _row(kind: str, rng: np.random.Generator, text: Rows, vocabulary: int, hard: Hard | None) -> NDArray[Any]:
     width = text.shape[1]
     noise: NDArray[Any] = rng.integers(0, vocabulary, size=(width,))
     if kind == "random":
@@ -68,6 +90,11 @@ def _row(kind: str, rng: np.random.Generator, text: Rows, vocabulary: int) -> ND
     if kind == "repeated":
         return np.resize(noise[: rng.integers(1, LONGEST_PATTERN + 1)], width)
     row = text[rng.integers(0, len(text))]
+    if kind == HARD:
+        assert hard is not None
+        size = 1 if rng.random() < 0.5 else int(rng.integers(2, LONGEST_PATTERN + 1))
+        pattern = rng.choice(hard.tokens, size=size, p=hard.weights) if len(hard.tokens) else noise[:size]
+        return np.resize(pattern, width) if rng.random() < 0.5 else _stretch(rng, row.copy(), pattern)
     if kind == "shuffled":
         return np.asarray(rng.permutation(row))
     if kind == "runs":
@@ -83,9 +110,64 @@ def _with_runs(rng: np.random.Generator, row: Rows, text: Rows, noise: NDArray[A
             source = noise if rng.random() < 0.5 else text[rng.integers(0, len(text))]
             size = rng.integers(1, LONGEST_PATTERN + 1) if rng.random() < 0.5 else 1
             pattern = np.resize(np.roll(source, -rng.integers(0, width)), size)
-        run = made[rng.integers(0, width) :][: int(2 * (width / 2) ** rng.random())]  # 2 tokens to all, evenly in log
-        run[:] = np.resize(pattern, len(run))
+        _stretch(rng, made, pattern)
     return made
+
+
+def _stretch(rng: np.random.Generator, row: Rows, pattern: NDArray[Any]) -> Rows:
+    """A row with a pattern repeated somewhere in it, from 2 tokens to all, evenly in their logarithm; in place."""
+    width = len(row)
+    run = row[rng.integers(0, width) :][: int(2 * (width / 2) ** rng.random())]
+    run[:] = np.resize(pattern, len(run))
+    return row
+
+
+def hard_tokens(
+    run: Callable[[Rows, Tap], Any],
+    vocabulary: int,
+    context: int,
+    *,
+    held: float = HELD,
+    divisor: float = 2.0,
+    batch: int = 256,
+    reporter: Reporter = SILENT,
+) -> Hard:
+    """The tokens on which, repeated, some softmax row's mean exponential lies furthest above that of other tokens.
+
+    A head that looks for one token, such as a bracket's partner, can score it far higher than any text shows once
+    nothing else is there. One such head decides where the domain of its whole softmax ends, and windows drawn at random
+    hardly ever show it. ``run(tokens, tap)`` runs a model, or a circuit, on rows of tokens and shows each softmax's
+    scores (B, heads, T, S) to the tap as ``NAME/scores``; ``divisor`` divides them, as delta_2 does.
+
+    Domain  every token of the vocabulary, TRIED times or as often as the context holds, ``batch`` tokens at a time.
+    Bound   none: patterns of several tokens, and tokens inside a text, can be worse.
+    Depth   none.
+    Source  the squared excess over ``held``, which a range loss would add, is the weight a token is drawn with.
+    """
+    length = min(TRIED, context)
+    heights: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+
+    def tap(name: str, value: Any) -> Any:
+        if name.endswith("/scores"):
+            last = value[..., -1, :]
+            last = np.asarray(last if isinstance(last, np.ndarray) else last.float().cpu(), dtype=np.float64) / divisor
+            top = last.max(axis=-1, keepdims=True)
+            heights[name].append((top + np.log(np.exp(last - top).mean(axis=-1, keepdims=True)))[..., 0])
+        return value
+
+    reporter.start("hard tokens", -(-vocabulary // batch))
+    for start in range(0, vocabulary, batch):
+        tokens = np.arange(start, min(start + batch, vocabulary), dtype=np.int64)
+        run(np.repeat(tokens[:, None], length, axis=1), tap)
+        reporter.advance("hard tokens")
+    reporter.done("hard tokens")
+    excess = np.zeros(vocabulary)
+    for parts in heights.values():
+        whole = np.concatenate(parts)
+        excess = np.maximum(excess, (whole - np.median(whole, axis=0)).max(axis=1) - held)
+    tokens = np.flatnonzero(excess > 0)
+    weights = excess[tokens] ** 2
+    return Hard(tokens, weights / weights.sum() if len(tokens) else weights)
 
 
 def some_of(rows: Rows, count: int) -> Rows:

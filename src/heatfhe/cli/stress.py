@@ -12,8 +12,8 @@ from heatfhe.assets import sampled_stories
 from heatfhe.cli.console import Console
 from heatfhe.cli.model_source import circuit_tokens, text_circuit
 from heatfhe.errors import ConfigError
-from heatfhe.evaluation import STRESS_HEADERS, stress_circuit, stress_rows, text_rows
-from heatfhe.odd import KINDS
+from heatfhe.evaluation import STRESS_HEADERS, hard_of_circuit, stress_circuit, stress_rows, text_rows
+from heatfhe.odd import HARD, KINDS, check_kinds
 
 HELP = """Run a circuit on windows no text looks like (random, shuffled, repeated, replaced tokens, runs) and on texts.
 
@@ -23,7 +23,7 @@ one: what is fed back there is a weak copy of it. Shuffled and replaced windows 
 has its own); the excess is in widths of the domain."""
 EXAMPLES = """  heat stress default
   heat stress out/heat/circuit code.txt letters.txt tokens.npy --windows 200
-  heat stress default --kinds random,repeated --positions 32 --json
+  heat stress default --kinds random,repeated,hard --positions 32 --json
 """
 
 
@@ -33,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", type=Path, metavar="TEXT", help="text files, or .npy of token ids")
     parser.add_argument("--windows", type=int, default=30, help="of each kind, and of each text at most (default 30)")
     parser.add_argument("--positions", type=int, help="tokens of a window (default: the circuit's context)")
-    parser.add_argument("--kinds", default=",".join(KINDS), help=f"those to run (default {','.join(KINDS)})")
+    parser.add_argument(
+        "--kinds",
+        default=",".join(KINDS),
+        help=f"those to run (default {','.join(KINDS)}; also {HARD}: patterns of the tokens that the circuit bears "
+        "worst, for which every token of the vocabulary is tried first)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the odd windows (default 0)")
     parser.add_argument("--batch", type=int, default=8, help="windows at a time (default 8)")
 
@@ -55,9 +60,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
             "the stories", np.asarray(circuit.encode("\n".join(sampled_stories()[:200]))), positions, args.windows
         )
         texts = {"stories": own}
-    rows = stress_rows(
-        own, circuit.shape.vocabulary, positions, args.windows, seed=args.seed, kinds=args.kinds.split(",")
-    )
+    kinds = args.kinds.split(",")
+    check_kinds(kinds)
+    hard = hard_of_circuit(circuit, reporter=console.reporter) if HARD in kinds else None
+    rows = stress_rows(own, circuit.shape.vocabulary, positions, args.windows, seed=args.seed, kinds=kinds, hard=hard)
     found = stress_circuit(circuit, {**rows, **texts}, batch=args.batch, reporter=console.reporter)
     console.print(f"circuit {circuit.name}: windows of {positions} tokens, no guards, float64")
     console.table(STRESS_HEADERS, [s.row() for s in found])

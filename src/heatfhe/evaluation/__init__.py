@@ -38,7 +38,15 @@ from heatfhe.evaluation.scorers import (
 )
 from heatfhe.evaluation.spread import spread
 from heatfhe.evaluation.stress import HEADERS as STRESS_HEADERS
-from heatfhe.evaluation.stress import Stress, stress_circuit, stress_prepared, stress_rows, text_rows
+from heatfhe.evaluation.stress import (
+    Stress,
+    hard_of_circuit,
+    hard_of_prepared,
+    stress_circuit,
+    stress_prepared,
+    stress_rows,
+    text_rows,
+)
 from heatfhe.evaluation.values import Refreshed, chosen_values, refreshed_values
 
 # The harness is an extra: only for those who use it.
@@ -85,6 +93,8 @@ __all__ = [
     "fidelity",
     "free_running",
     "free_runs",
+    "hard_of_circuit",
+    "hard_of_prepared",
     "judge",
     "kl_divergence",
     "likelihoods",

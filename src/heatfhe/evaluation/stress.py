@@ -20,14 +20,13 @@ from heatfhe.approx import cutmax
 from heatfhe.circuit import Circuit
 from heatfhe.errors import DataError
 from heatfhe.files import existing, plain
-from heatfhe.odd import KINDS, Rows, odd_rows, some_of
+from heatfhe.odd import KINDS, Hard, Rows, Tap, hard_tokens, odd_rows, some_of
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.records import FAINT_LEADER, Calibration
 
 if TYPE_CHECKING:
     from heatfhe.sites import Prepared
 
-Tap = Callable[[str, Any], Any]
 Run = Callable[[Rows, Tap], Any]
 HEADERS = ("text", "windows", "diverge", "leave a domain", "first at", "excess there", "faint", "smallest leader")
 
@@ -73,12 +72,19 @@ class Stress:
 
 
 def stress_rows(
-    text: Rows | None, vocabulary: int, positions: int, count: int, *, seed: int = 0, kinds: Sequence[str] = KINDS
+    text: Rows | None,
+    vocabulary: int,
+    positions: int,
+    count: int,
+    *,
+    seed: int = 0,
+    kinds: Sequence[str] = KINDS,
+    hard: Hard | None = None,
 ) -> dict[str, Rows]:
     """``count`` odd windows of each kind; without a text there is nothing to shuffle or to change."""
     usable = kinds if text is not None else [kind for kind in kinds if kind in ("random", "repeated")]
     like = np.zeros((1, positions), dtype=np.int64) if text is None else text
-    return {kind: odd_rows([kind], count, like, vocabulary, seed) for kind in usable}
+    return {kind: odd_rows([kind], count, like, vocabulary, seed, hard=hard) for kind in usable}
 
 
 def text_rows(name: str, tokens: NDArray[Any], positions: int, count: int) -> Rows:
@@ -117,6 +123,27 @@ def stress_prepared(
             return prepared.logits(tokens, mode="deployed")
 
     return [_stressed(kind, run, calibration, part, batch, reporter) for kind, part in rows.items()]
+
+
+def hard_of_circuit(circuit: Circuit, *, reporter: Reporter = SILENT) -> Hard:
+    """The tokens that a circuit bears worst when they are repeated, those of a nat above the usual one included."""
+    return _hard(lambda tokens, tap: circuit.run(tokens, tap=tap), circuit.shape.vocabulary, circuit.room, 64, reporter)
+
+
+def hard_of_prepared(prepared: Prepared, *, batch: int = 512, reporter: Reporter = SILENT) -> Hard:
+    """The same of a prepared model as it would be deployed."""
+
+    def run(tokens: Rows, tap: Tap) -> Any:
+        with prepared.tapped(tap):
+            return prepared.logits(tokens, mode="deployed")
+
+    shape = prepared.architecture.shape
+    return _hard(run, shape.vocabulary, shape.context - len(prepared.config.prefix), batch, reporter)
+
+
+def _hard(run: Run, vocabulary: int, context: int, batch: int, reporter: Reporter) -> Hard:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return hard_tokens(run, vocabulary, context, held=1.0, batch=batch, reporter=reporter)
 
 
 def _stressed(kind: str, run: Run, known: Calibration, rows: Rows, batch: int, reporter: Reporter) -> Stress:

@@ -7,17 +7,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heatfhe.odd import odd_rows
+from heatfhe.odd import HARD, TRIED, Hard, Rows, Tap, hard_tokens, odd_rows
+from heatfhe.progress import Reporter
 from heatfhe.ranges import calibrate, centre, refit
 from heatfhe.records import Calibration
+from heatfhe.sites import Prepared
 from heatfhe.stages import Norm
 from heatfhe.training import sharding
 from heatfhe.training.constants import merge, narrowed
 from heatfhe.training.loop import Run
+from heatfhe.training.recipe import Recipe
 
 UNTRAINED = 1 << 32  # added to a run's seed for odd windows that calibrations see and nothing learns from
 TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
 CENTRED_TOKENS = 1 << 15  # of the text, and twice as many odd ones: far more rows than a head has weights to move
+
+
+@torch.no_grad()
+def borne_badly(prepared: Prepared, recipe: Recipe, reporter: Reporter) -> Hard | None:
+    """The tokens that the model as it is bears worst (``heatfhe.odd``); None where the recipe does not ask for them."""
+    if not (recipe.odd_share and HARD in recipe.odd_kinds):
+        return None
+
+    def run(tokens: Rows, tap: Tap) -> None:
+        with prepared.tapped(tap):
+            prepared.logits(tokens, mode="exact")
+
+    shape = prepared.architecture.shape
+    return hard_tokens(
+        run, shape.vocabulary, recipe.context, held=recipe.denominator_bound, divisor=recipe.delta_2 or 2,
+        batch=max(1, recipe.micro_tokens // TRIED), reporter=reporter,
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -47,7 +67,7 @@ def sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:
     rows = text[: r.calibration_windows]
     if odd:
         count, vocabulary = r.odd_calibration // 2, run.prepared.architecture.shape.vocabulary
-        fresh = odd_rows(r.odd_kinds, count if r.odd_share else 0, text, vocabulary, r.seed + UNTRAINED)
+        fresh = odd_rows(r.odd_kinds, count if r.odd_share else 0, text, vocabulary, r.seed + UNTRAINED, hard=run.hard)
         rows = fresh if marks is None else np.concatenate([windows[marks][: r.odd_calibration - count], fresh])
     sequences = torch.from_numpy(rows[:, :-1]).to(run.accelerator.device)
     return list(sequences.split(max(1, r.micro_tokens // r.context))) if len(rows) else []

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from heatfhe.errors import ConfigError, TrainingError
+from heatfhe.odd import Hard
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.sites import Prepared, RangeBounds
 from heatfhe.training import checkpoint, sharding
@@ -51,6 +52,7 @@ class Run:
     sharded: bool = False
     carried: Sizes | None = None
     prices: Prices | None = None
+    hard: Hard | None = None
     optimizer: Optimizer | None = None
     sizes: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # carried, under this phase's calibration
 

@@ -19,12 +19,12 @@ from heatfhe.circuit import facts_table
 from heatfhe.errors import ConfigError
 from heatfhe.halting import BackOff
 from heatfhe.models import own_tokenizer
-from heatfhe.odd import beside, odd_rows
+from heatfhe.odd import Hard, beside, odd_rows
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
 from heatfhe.training import checkpoint, sharding
-from heatfhe.training.calibrations import calibrated, centred, refitted, typical_variances
+from heatfhe.training.calibrations import borne_badly, calibrated, centred, refitted, typical_variances
 from heatfhe.training.checkpoint import PHASES, Position
 from heatfhe.training.constants import fixed_counts
 from heatfhe.training.data import Windows, windows_of
@@ -124,14 +124,15 @@ def train(
     learning = [(p, p.requires_grad) for p in prepared.weights()]
     if not accelerator.is_main_process:
         reporter = SILENT
-    windows = with_odd(windows, recipe, prepared.architecture.shape.vocabulary)
+    hard = _from_one(borne_badly(prepared, recipe, reporter))
+    windows = with_odd(windows, recipe, prepared.architecture.shape.vocabulary, hard)
     teacher = _teacher(prepared) if _is_taught(windows, recipe) else None
     position, resumed = _resumed(folder, prepared, identity, accelerator)
     journal = Journal(folder if accelerator.is_main_process else None, after=position.step, tensorboard=tensorboard)
     run = Run(
         prepared=prepared, teacher=teacher, windows=windows, held_out=held_out, recipe=recipe, accelerator=accelerator,
         position=position, journal=journal, folder=folder, identity=identity, reporter=reporter, stop=stop,
-        sharded=shard, carried=carried, prices=prices,
+        sharded=shard, carried=carried, prices=prices, hard=hard,
     )  # fmt: skip
     _write_parent(run)
     run.prepared = sharding.sharded(prepared) if shard else prepared
@@ -190,10 +191,19 @@ def _told(recipe: Recipe, carried: Sizes | None, prices: Prices | None) -> dict[
     return told
 
 
-def with_odd(windows: Windows, recipe: Recipe, vocabulary: int) -> Windows:
+def with_odd(windows: Windows, recipe: Recipe, vocabulary: int, hard: Hard | None = None) -> Windows:
     """The training windows with a recipe's odd ones among them."""
     count = beside(recipe.odd_share, len(windows.rows))
-    return windows.mixed(odd_rows(recipe.odd_kinds, count, windows.rows, vocabulary, recipe.seed))
+    return windows.mixed(odd_rows(recipe.odd_kinds, count, windows.rows, vocabulary, recipe.seed, hard=hard))
+
+
+def _from_one(hard: Hard | None) -> Hard | None:
+    """What the first process found: a last bit decides which tokens count, and replicas must see the same windows."""
+    from accelerate.utils import broadcast_object_list
+
+    found = [hard]
+    broadcast_object_list(found)
+    return found[0]
 
 
 def _usual(prepared: Prepared) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from heatfhe.errors import ConfigError
+from heatfhe.odd import HARD, KINDS
 from heatfhe.stages import Shape
 from heatfhe.training.recipe import Phase, Recipe, Solver
 
@@ -52,6 +53,7 @@ def gpt2_small(solver: Solver = "plain") -> Recipe:
         narrow=True,
         denominator_bound=5.0,
         odd_share=0.1,
+        odd_kinds=(*KINDS, HARD),
         odd_calibration=320,
         slack=2.0,
         gap=155 if relaxed else 130,
