@@ -158,8 +158,7 @@ class Evaluator:
             return a
         if not 0 <= level < a.level:
             raise OutOfLevelsError(f"drop: cannot go from level {a.level} to level {level}")
-        ratio = self.ring.ratio(a.level, level)
-        factor = round(Fraction(target) * ratio / Fraction(a.scale))
+        factor = self.ring.drop_factor(a.level, level, a.scale)
         return Ciphertext(level, target, self._divide(a, level, factor=factor))
 
     def restrict(self, a: Ciphertext, level: int) -> Ciphertext:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -75,6 +76,7 @@ class Ring:
         self.special = np.array(chain.special_rows, dtype=np.int64)
         self._cache: dict[tuple[Any, ...], Any] = {}
         self._divisions: OrderedDict[tuple[int, int, bool, int], Division] = OrderedDict()
+        self.drop_factor = lru_cache(maxsize=KEPT_DIVISIONS)(self._drop_factor)
 
     def rows(self, level: int) -> Rows:
         """Prime indices of a level."""
@@ -132,6 +134,10 @@ class Ring:
     def ratio(self, source: int, target: int) -> Fraction:
         """D / E between two levels: what the scale is divided by, exactly."""
         return self._keep(("ratio", source, target), lambda: self.chain.ratio(source, target))
+
+    def _drop_factor(self, source: int, target: int, scale: float) -> int:
+        """What a value of this scale is multiplied by on its way to the canonical scale of a lower level."""
+        return round(Fraction(self.scales[target]) * self.ratio(source, target) / Fraction(scale))
 
     def scale_below(self, scale: float, level: int) -> float:
         """The scale after a rescale from a level; the canonical one where it is that up to rounding of doubles."""
