@@ -98,12 +98,15 @@ def cutmax(
     size: int,
     total: Callable[[T], T] | None = None,
     occupied: Plain = 1.0,
+    alike: Callable[[T, ArgmaxRound], tuple[T, int]] | None = None,
 ) -> T:
     """A row near 1 at its largest entry and near 0 elsewhere; near ties share.
 
     mean(x) is the mean over `size` entries at every real entry and zero in padding (a sum times a mask over size: one
     level). total(x) is the plain sum everywhere, free of levels; without it, size times the mean is used. occupied is
-    the mask of real entries, needed with padding where a round has a shift.
+    the mask of real entries, needed with padding where a round has a shift. alike(spread, round) may give a multiple of
+    the spread, and which one: an encrypted spread is in every slot with an error of that slot's own, which the later
+    powers raise like a difference between two words; the sum of all slots has one error for all.
 
     Domain  variances inside every round's domain; the leader further from the mean than the most negative entry.
     Bound   runner-up / leader = rho^sharpening, rho their ratio after the first centring and shift.
@@ -115,6 +118,9 @@ def cutmax(
         square: T = centred * centred
         spread = mean(square) if total is None else total(square)
         scale = 1.0 if total is None else float(size)
+        if alike is not None:
+            spread, times = alike(spread, r)
+            scale *= times
         y: T = centred * inverse_deviation(spread, r, scale)
         if r.shift != 0.0:
             y = y + r.shift * occupied
