@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError
-from heatfhe.odd import KINDS, beside, odd_rows, some_of, spread
+from heatfhe.odd import HARD, KINDS, Hard, beside, hard_tokens, odd_rows, some_of, spread
 
 TEXT = np.arange(8 * 65).reshape(8, 65) % 300
 VOCABULARY = 5000
@@ -65,6 +67,45 @@ def test_runs_repeat_a_pattern_in_stretches_of_text() -> None:
 def longest_run(row: np.ndarray) -> int:
     ends = np.flatnonzero(np.diff(row, prepend=-1, append=-1))
     return int(np.diff(ends).max())
+
+
+def test_hard_rows_repeat_the_tokens_that_a_model_bears_badly() -> None:
+    hard = Hard(np.array([1000, 2000, 3000]), np.array([0.8, 0.2, 0.0]))
+    rows = odd_rows([HARD], 400, TEXT, VOCABULARY, 0, hard=hard)
+    often = [(rows == token).sum() for token in (1000, 2000, 3000)]
+    assert often[2] == 0
+    assert 2.5 < often[0] / often[1] < 6.0  # four to one, by their weights
+    whole = np.isin(rows, hard.tokens).all(axis=1)
+    assert 0.4 < whole.mean() < 0.65  # the others have one stretch of them, in a row of the text
+    assert np.isin(rows[~whole], [*TEXT.ravel(), *hard.tokens]).all()
+    assert 0.4 < np.mean([len(np.unique(row)) == 1 for row in rows[whole]]) < 0.8
+
+
+def test_hard_rows_need_a_model_and_without_a_hard_token_take_any() -> None:
+    with pytest.raises(ConfigError, match="pass hard="):
+        odd_rows([HARD], 4, TEXT, VOCABULARY, 0)
+    none = Hard(np.array([], dtype=np.int64), np.array([]))
+    rows = odd_rows([HARD], 200, TEXT, VOCABULARY, 0, hard=none)
+    assert rows.max() > 0.8 * VOCABULARY
+
+
+def test_hard_tokens_are_found_by_the_head_that_scores_them_high() -> None:
+    """One head of two scores tokens 3 and 7 with 20 and 40 where others get 0; the other is at -9 on all of them."""
+    vocabulary, asked = 50, []
+
+    def run(tokens: np.ndarray, tap: Callable[[str, np.ndarray], np.ndarray]) -> None:
+        asked.append(tokens)
+        one = np.select([tokens == 3, tokens == 7], [20.0, 40.0], 0.0)
+        scores = np.stack([one, np.full(tokens.shape, -9.0)], axis=1)[:, :, None, :]  # one row, all columns
+        tap("h.0.attn/scores", np.repeat(scores, tokens.shape[1], axis=2))
+        tap("h.0.attn/sum", 1e9 * scores)
+
+    found = hard_tokens(run, vocabulary, 16, batch=16)
+    assert [a.shape for a in asked] == [(16, 16), (16, 16), (16, 16), (2, 16)]
+    assert all((a == a[:, :1]).all() for a in asked)
+    assert found.tokens.tolist() == [3, 7]
+    assert found.weights == pytest.approx(np.array([5.0, 15.0]) ** 2 / 250)  # nats over 5, at divisor 2, squared
+    assert not len(hard_tokens(run, vocabulary, 16, held=20.0).tokens)
 
 
 def test_older_kinds_are_the_rows_they_were() -> None:

@@ -149,10 +149,7 @@ def hard_tokens(
 
     def tap(name: str, value: Any) -> Any:
         if name.endswith("/scores"):
-            last = value[..., -1, :]
-            last = np.asarray(last if isinstance(last, np.ndarray) else last.float().cpu(), dtype=np.float64) / divisor
-            top = last.max(axis=-1, keepdims=True)
-            heights[name].append((top + np.log(np.exp(last - top).mean(axis=-1, keepdims=True)))[..., 0])
+            heights[name].append(_log_mean(value[..., -1, :], divisor))
         return value
 
     reporter.start("hard tokens", -(-vocabulary // batch))
@@ -168,6 +165,15 @@ def hard_tokens(
     tokens = np.flatnonzero(excess > 0)
     weights = excess[tokens] ** 2
     return Hard(tokens, weights / weights.sum() if len(tokens) else weights)
+
+
+def _log_mean(scores: Any, divisor: float) -> NDArray[np.float64]:
+    """The logarithm of the mean of e^(s / divisor) along the last axis; a tensor's is taken where the tensor is."""
+    if not isinstance(scores, np.ndarray):
+        return np.asarray((scores.float() / divisor).logsumexp(-1).cpu(), dtype=np.float64) - np.log(scores.shape[-1])
+    top = scores.max(axis=-1, keepdims=True)
+    means = np.exp((scores - top) / divisor).mean(axis=-1)
+    return np.asarray(top[..., 0] / divisor + np.log(means), dtype=np.float64)
 
 
 def some_of(rows: Rows, count: int) -> Rows:

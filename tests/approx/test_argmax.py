@@ -57,6 +57,15 @@ def test_the_runner_up_is_raised_to_the_product_of_powers() -> None:
         assert y.argmax() == 10
 
 
+def test_a_multiple_of_the_spread_serves_as_well() -> None:
+    """All copies of an encrypted spread added up are a multiple of it: constants take it back, exactly."""
+    x, schedule = synthetic_logits(6, 600, seed=0), small_schedule()
+    size = x.shape[-1]
+    plain = cutmax(x, schedule, mean=mean, size=size, total=total)
+    summed = cutmax(x, schedule, mean=mean, size=size, total=total, alike=lambda spread, r: (spread * 4096, 4096))
+    np.testing.assert_allclose(summed, plain, rtol=1e-10, atol=1e-14)
+
+
 @pytest.mark.parametrize(("leader", "kept"), [(3.5, False), (4.0, False), (4.5, True), (5.0, True), (6.0, True)])
 def test_a_negative_tail_beyond_the_leader_wins_without_a_shift(leader: float, kept: bool) -> None:
     rng = np.random.default_rng(3)

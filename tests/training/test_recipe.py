@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from heatfhe.errors import ConfigError
 from heatfhe.files import json_digest
+from heatfhe.odd import KINDS
 from heatfhe.training import ABLATIONS, RECIPES, Phase, Recipe, ablation, recipe
 
 PHASE: dict[str, Any] = {"updates": 1, "tokens_per_update": 1024, "lr": 1e-4, "final_lr": 1e-4}
@@ -137,6 +138,7 @@ def test_what_the_recipe_for_gpt2_small_changes() -> None:
         "cooldown.updates": 900, "cooldown.lr": 8e-6, "cooldown.final_lr": 1e-6, "cooldown.distil": True,
         "support": "site", "margin": 1.3, "slack": 2.0, "denominator_bound": 5.0,
         "odd_share": 0.1, "odd_calibration": 320,
+        "odd_kinds": ["random", "shuffled", "repeated", "replaced", "runs", "hard"],
         "squeeze.score_bound": 12.0, "heat.score_bound": 16.0, "cooldown.score_bound": 16.0,
         "centre": True, "narrow": True, "micro_tokens": 32768, "validate_batches": 1, "checkpoint_every": 1000,
     }  # fmt: skip
@@ -150,13 +152,14 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     made = recipe(name)
     # Images have none: odd windows are made of tokens.
     share = {"gpt2-small": 0.1, "default-model": 0.1, "images": 0.0}.get(name, 0.05)
-    assert (made.odd_share, made.odd_kinds) == (share, ("random", "shuffled", "repeated", "replaced", "runs"))
+    kinds = ("random", "shuffled", "repeated", "replaced", "runs", *(("hard",) if name == "gpt2-small" else ()))
+    assert (made.odd_share, made.odd_kinds) == (share, kinds)
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance")
     for field in (*later, "price_share", "price_every", "centre", "narrow"):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))
-    plain = {"odd_share": 0.0, "odd_calibration": 0, "centre": False, "narrow": False}
+    plain = {"odd_share": 0.0, "odd_kinds": KINDS, "odd_calibration": 0, "centre": False, "narrow": False}
     assert old == replace(made, **plain, price_every=Recipe().price_every)
     assert old.digest == json_digest(before)  # a checkpoint of that time still knows its recipe
     assert (old.digest != made.digest) == bool(share)
