@@ -8,6 +8,7 @@ same word a hundred times must not be able to drive a solver out of its domain. 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -170,7 +171,8 @@ def hard_tokens(
 def _log_mean(scores: Any, divisor: float) -> NDArray[np.float64]:
     """The logarithm of the mean of e^(s / divisor) along the last axis; a tensor's is taken where the tensor is."""
     if not isinstance(scores, np.ndarray):
-        return np.asarray((scores.float() / divisor).logsumexp(-1).cpu(), dtype=np.float64) - np.log(scores.shape[-1])
+        sums = (scores.float() / divisor).logsumexp(-1) - math.log(scores.shape[-1])
+        return np.asarray(sums.cpu(), dtype=np.float64)
     top = scores.max(axis=-1, keepdims=True)
     means = np.exp((scores - top) / divisor).mean(axis=-1)
     return np.asarray(top[..., 0] / divisor + np.log(means), dtype=np.float64)
