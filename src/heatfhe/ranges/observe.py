@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
@@ -31,6 +32,7 @@ from heatfhe.stages import Activation, Argmax, Attention, Gate, Grid, Linear, No
 
 TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
+_TOGETHER = 32  # rows with sampling noise that are held at once
 _ROWS = 1024  # rows of logits kept, in short, for the argmax schedule, each with its noisy copies
 
 Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
@@ -234,9 +236,11 @@ def observe(
         reporter.done("observe")
     if seen.sequences == 0:
         raise DataError("calibration saw no sequence: every range is empty; give at least one sequence of tokens")
-    for row in kept:
-        short, seen.logit_weights = shorten(sampled_rows(row, temperature, rng))
-        seen.logit_rows.append(short)
+    with ThreadPoolExecutor() as pool:  # they are sorted, which lets other threads go on
+        for start in range(0, len(kept), _TOGETHER):
+            rows = [sampled_rows(row, temperature, rng) for row in kept[start : start + _TOGETHER]]
+            for short, seen.logit_weights in pool.map(shorten, rows):
+                seen.logit_rows.append(short)
     seen.fingerprint = prepared.fingerprint()
     return seen
 
