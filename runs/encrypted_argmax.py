@@ -28,9 +28,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 from gpt2_small_fixture import gpt2_small, synthetic_logits
 
 from heatfhe.circuit import Circuit
+from heatfhe.ckks import Params
 from heatfhe.client import NativeKeyring
 from heatfhe.engine import ClearEngine, MemoryKeys, NativeEngine, Runner, key_request
-from heatfhe.planning import Packing, Params, Plan, cost_table, default_cost, place, preset
+from heatfhe.planning import Packing, Plan, cost_table, default_cost, place, preset
 from heatfhe.planning.assemble import assemble
 from heatfhe.planning.programs import vocabulary
 from heatfhe.planning.programs.builder import Builder
