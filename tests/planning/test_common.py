@@ -11,9 +11,12 @@ import pytest
 from heatfhe.approx import reciprocal
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
+from heatfhe.planning.pack import Packing
 from heatfhe.planning.programs.attention import COMMON, SURE, TOKENS, common
+from heatfhe.planning.programs.decoder import record
 from heatfhe.planning.recorder import Recorder
 from heatfhe.records import SoftmaxCalibration
+from tests.tiny import wide_circuit
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +67,21 @@ def test_noise_on_numerators_is_a_factor_of_the_result(circuit: Circuit) -> None
     for i in changed:
         assert r.facts[i].least == pytest.approx(4 * before[i])
         assert r.facts[i].least == pytest.approx(float(np.abs(r.facts[i].samples).min()) * 4 / COMMON)
+
+
+def test_copies_of_a_larger_ring_are_not_one_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over windows of a layout, as they are taken in a ring that repeats it: one number only if it fills the ring.
+
+    Noise in such a numerator alone left 17 bits of the logits of ``wide_circuit`` on 1024 slots, and 36 where a later
+    refresh took the mean of all repetitions first.
+    """
+    wide, asked = wide_circuit(), []
+    monkeypatch.setattr(Recorder, "weigh_factors", lambda r, value, part: asked.append(r.slots))
+    n = Packing(wide.shape, 1024, wide.room).n
+    assert n == 128
+    for slots in (n, 2 * n, 8 * n):
+        record(wide, Packing(wide.shape, slots, wide.room), "logits", reach=16.0, tight=True)
+        noise = np.random.default_rng(0).standard_normal(slots // 2)  # of one head
+        sums = sum(np.roll(noise, -k) for k in range(n // 2))
+        assert bool(np.ptp(sums) < 1e-9) is (slots == n)
+    assert len(asked) == 1

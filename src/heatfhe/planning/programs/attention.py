@@ -159,12 +159,16 @@ def carried_ahead(b: Builder, fit: ReciprocalFit, count: int, gain: float) -> in
 def common(c: SoftmaxCalibration, mean: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
     """The part of noise on a first reciprocal's numerator that counts, in rows of these means of exponentials.
 
-    Such noise is a factor g of a whole row and nothing else, where all copies are added up. The second reciprocal
-    divides g^2 out, as long as it meets less than the end of its domain and its own beginning, and g is not near zero.
-    A numerator is least in the loudest rows; those are flat, so that their squares are far from that end. A
+    Such noise is a factor g of a whole row and nothing else, where the copies of all slots are added up. The second
+    reciprocal divides g^2 out, as long as it meets less than the end of its domain and its own beginning, and g is not
+    near zero. A numerator is least in the loudest rows; those are flat, so that their squares are far from that end. A
     denominator is another matter: it must not change its sign, and counts by COMMON.
 
-    Domain  0 < mean; rows of at most ``terms`` entries within their calibration; a softmax with passes.
+    Where the ring is larger than the layout, copies are added up over the layout only. Every slot then has the sum over
+    another window of copies, so g differs from slot to slot, and the numerator counts by COMMON as well.
+
+    Domain  0 < mean; rows of at most ``terms`` entries within their calibration; a softmax with passes; a layout that
+            fills the ring.
     Bound   the mean of squares q of a row of mean one is at most terms and max(E) / mean(E), since mean(E^2) <= max(E)
             mean(E). With room = min(1, sqrt((lo + hi) / q) - 1) and noise of a deviation that SURE of are room,
             0 < g and g^2 q < lo + hi. TOKENS bits ask for that; COMMON where it is less: there is no such room.
@@ -268,7 +272,7 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
 
         def solve(s: Traced) -> Traced:
             y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain, ahead=ahead)), part=part)
-            if copies > 1:
+            if copies * p.Hp == p.slots:
                 r.weigh_factors(y, common(c, np.abs(s.facts.samples) * scale, p.context))
             return (r.last(r.sum_over(y, p.Hp, copies)) if copies > 1 else y) * times
 
