@@ -226,6 +226,19 @@ def test_a_value_that_a_refresh_would_drown_is_refreshed_elsewhere_even_for_one_
     assert (found.bootstraps, 3 in found.refreshed) == (2, False)
 
 
+@pytest.mark.parametrize(("noise", "scale", "missing"), [(2.0**-22, 1.0, 0.0), (2.0**-17, 32.0, 0.0)])
+def test_bits_count_beside_the_noise_that_rules_say(noise: float, scale: float, missing: float) -> None:
+    """Of a set whose own refreshes err by 2^-20 of their bound, so that enlarging a value would gain nothing."""
+    nodes = [Node(name="x", operator="t", period=SLOTS, fixed=3, bound=1.0)]
+    small = {"bound": 2.0**-3, "least": 2.0**-14}
+    nodes += [Node(name=f"m{i}", operator="t", inputs=(i,), costs=(1,), period=SLOTS, **small) for i in range(5)]
+    set_ = replace(params(3, noise=2.0**-20), engine="openfhe")
+    rules = Rules(precision=8.0, noise=lambda bound: noise)
+    placement = place(Graph(nodes=tuple(nodes), required={}), set_, table(work=False), rules=rules)
+    (refresh,) = placement.refreshes
+    assert (refresh.scales, refresh.toll) == ((scale,), missing)
+
+
 def test_a_precision_is_a_number_of_bits() -> None:
     for bits in (-1.0, 61.0, math.nan):
         with pytest.raises(ConfigError, match="bits from 0 to 60"):

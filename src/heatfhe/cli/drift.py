@@ -20,7 +20,7 @@ from heatfhe.errors import ConfigError, DataError, MissingExtraError
 from heatfhe.evaluation import DRIFT_SEEDS as SEEDS
 from heatfhe.evaluation import Drift, chosen_values, drift, drift_by_value, refreshed_values, sample_windows
 from heatfhe.files import atomic_write, write_json
-from heatfhe.planning import Plan, ProgramName, plan, preset
+from heatfhe.planning import Plan, ProgramName, Rules, plan, preset
 
 HELP = """Noise at every bootstrap of a circuit's plan, on the clear engine: KL, top-1 and collapse by position.
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sigma", metavar="S[,S]", help="standard deviations of a bootstrap (default: the parameters')"
     )
-    add_precision_argument(parser, "; as heat plan, whose plan it then is")
+    add_precision_argument(parser, "; as heat plan, but of the noise that --sigma and --floor say, where they do")
     parser.add_argument("--floor", type=float, default=0.0, help="relative floor of the noise (default 0)")
     parser.add_argument("--noise", type=Path, metavar="FILE", help="a table of heat measure-noise instead of --sigma")
     large = f"on a CPU with more than {LARGE} slots, where {WINDOWS} windows of a large model take hours"
@@ -102,19 +102,22 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise DataError(f"{args.tokens}: not a .npy file of token ids ({err})") from err
     else:
         windows = sample_windows(circuits[0], count, positions + 1, seed=args.seed)
-    planned: dict[str, Any] = {"programs": (ProgramName.LOGITS,), "precision": args.precision}
-    plans = [plan(c, params, context=windows.shape[1] - 1, **planned) for c in circuits]
-    _check_family(args.only, circuits, plans)
+    planned: list[tuple[float, Noise, list[Plan]]] = []
+    for sigma, noise in noises:
+        rules = _rules(args, noise)
+        same = bool(planned) and rules is None
+        planned.append((sigma, noise, planned[-1][2] if same else _plans(args, params, circuits, windows, rules)))
+    _check_family(args.only, circuits, planned[0][2])
     options: dict[str, Any] = {
         "seeds": seeds, "device": args.device, "reporter": console.reporter, "only": args.only,
     }  # fmt: skip
     size = f"{len(windows)} windows of {windows.shape[1] - 1} positions under {len(seeds)} seeds"
     if args.by_value:
         console.print(f"{size}, noise in one refreshed value of {params.name} at a time")
-        return _by_value(args, console, list(zip(plans, circuits)), windows, noises, options)
+        return _by_value(args, console, circuits, windows, planned, options)
     found = [
         drift(made, circuit, windows, noise=noise, sigma=sigma, rounding=args.rounding, **options)
-        for sigma, noise in noises
+        for sigma, noise, plans in planned
         for made, circuit in zip(plans, circuits)
     ]
     where = "every bootstrap" if args.only is None else f"the bootstraps of {args.only}"
@@ -132,6 +135,20 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _rules(args: argparse.Namespace, noise: Noise) -> Rules | None:
+    """A plan that is asked for bits counts them beside the noise it will meet, where that is not its parameters'."""
+    asked = args.precision is not None and (args.sigma is not None or args.floor)
+    return Rules(noise=noise.deviation) if asked and isinstance(noise, BootstrapNoise) else None
+
+
+def _plans(
+    args: argparse.Namespace, params: Params, circuits: list[Circuit], windows: Any, rules: Rules | None
+) -> list[Plan]:
+    """A plan of each circuit for these windows."""
+    options: dict[str, Any] = {"programs": (ProgramName.LOGITS,), "precision": args.precision, "rules": rules}
+    return [plan(c, params, context=windows.shape[1] - 1, **options) for c in circuits]
+
+
 def _check_family(only: str | None, circuits: list[Circuit], plans: list[Plan]) -> None:
     """Refuse a family that does not exist, or that none of the plans refreshes anything of, before any work."""
     if only is None:
@@ -145,14 +162,14 @@ def _check_family(only: str | None, circuits: list[Circuit], plans: list[Plan]) 
 def _by_value(
     args: argparse.Namespace,
     console: Console,
-    planned: list[tuple[Plan, Circuit]],
+    circuits: list[Circuit],
     windows: Any,
-    noises: list[tuple[float, Noise]],
+    planned: list[tuple[float, Noise, list[Plan]]],
     options: dict[str, Any],
 ) -> int:
     found = []
-    for sigma, noise in noises:
-        for made, circuit in planned:
+    for sigma, noise, plans in planned:
+        for made, circuit in zip(plans, circuits):
             one = drift_by_value(made, circuit, windows, noise=noise, sigma=sigma, folder=args.out, **options)
             drift_by_value_output.show(one, console)
             found.append(one)

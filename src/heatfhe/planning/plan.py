@@ -262,7 +262,7 @@ def plan(
         fresh = {key: params.levels for key in ("next", "x") if key in recording.outputs}
         graph = recording.graph(levels=params.levels, fixed=cache, required={**fresh, **cache})
         placed = place(graph, params, table, algorithm=placement, rules=rules)
-        worst[name] = _fewest_bits(graph, placed, params)
+        worst[name] = _fewest_bits(graph, placed, params, rules)
         levels = dict(cache) or {
             key: placed.before[recording.home[value]] for key, value in recording.outputs.items() if "/" in key
         }
@@ -303,10 +303,11 @@ def _programs(
     return programs
 
 
-def _fewest_bits(graph: Graph, placed: Placement, params: Params) -> tuple[str, float] | None:
+def _fewest_bits(graph: Graph, placed: Placement, params: Params, rules: Rules | None) -> tuple[str, float] | None:
     """The refreshed value that keeps fewest bits of its least size, of those whose least size is known."""
     pairs = [(graph.nodes[v], scale) for r in placed.refreshes for v, scale in zip(r.values, r.scales)]
-    kept = [(round(kept_bits(node, params, scale), 1), node.name) for node, scale in pairs if node.least]
+    noise = None if rules is None else rules.noise
+    kept = [(round(kept_bits(node, params, scale, noise), 1), node.name) for node, scale in pairs if node.least]
     return min(kept)[::-1] if kept else None
 
 

@@ -256,6 +256,19 @@ class Recorder:
                 break
         return value
 
+    def weigh_factors(self, value: Traced, part: NDArray[np.float64]) -> None:
+        """Say what noise counts beside on the values that an iteration n <- n f made ``value`` of, for each sample.
+
+        Noise of x on such an n multiplies value by 1 + x / n, whatever its size: nothing is left to first order. They
+        are the first factors of products, back to the first that is none: a seed, which a denominator may share.
+        """
+        made = {op.results[0]: op for op in self.ops}
+        id = value.id
+        while (op := made[id]).kind == "multiply" and self.facts[id].grid == value.facts.grid >= 0:
+            facts = self.facts[id]
+            facts.least = max(facts.least, float((np.abs(facts.samples) / part).min()))
+            id = op.args[0]
+
     def root(self, square: Traced) -> Traced:
         """The value whose square was recorded last."""
         op = self.ops[-1]

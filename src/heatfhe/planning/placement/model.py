@@ -11,7 +11,7 @@ readers need is cheapest, since no instruction costs less at a higher level: ``s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from heatfhe.ckks import Params
@@ -39,11 +39,13 @@ class Rules:
     solver: noise put there is repaired by nobody. ``precision`` is the number of bits a refresh must keep of the least
     size that noise on its value counts beside, where that is known: a value too small for it is multiplied before the
     refresh and divided after it, for one of the levels won, and every bit still missing has the price of a refresh.
+    ``noise`` is the standard deviation of a refresh by the bound of what it takes, where that is not the parameters'.
     """
 
     pairing: bool = True
     spare_last: bool = True
     precision: float | None = None
+    noise: Callable[[float], float] | None = None
 
     def __post_init__(self) -> None:
         if self.precision is not None and not 0 <= self.precision <= 60:
@@ -150,7 +152,7 @@ class Model:
         node, asked = self.graph.nodes[i], self.rules.precision
         if asked is None or not self.scale[i]:
             return 0.0
-        short = max(0.0, asked - kept_bits(node, self.params, self.scale[i]))
+        short = max(0.0, asked - kept_bits(node, self.params, self.scale[i], self.rules.noise))
         return short * self.cost.refresh(self.params.slots, self.params.slots)
 
     def _options(self, i: int) -> tuple[Option, ...]:
@@ -257,18 +259,19 @@ def _scale(node: Node, params: Params, rules: Rules) -> float:
         return 1.0
     largest = min(math.floor(params.reach / node.bound), MAX_DIVISOR)
     factors = [2.0**k for k in range(largest.bit_length())]
-    return max(factors, key=lambda k: (min(rules.precision or 0.0, kept_bits(node, params, k)), -k))
+    return max(factors, key=lambda k: (min(rules.precision or 0.0, kept_bits(node, params, k, rules.noise)), -k))
 
 
-def kept_bits(node: Node, params: Params, scale: float = 1.0) -> float:
+def kept_bits(node: Node, params: Params, scale: float = 1.0, noise: Callable[[float], float] | None = None) -> float:
     """Bits that a refresh of a value times ``scale`` keeps of the least size that noise on it counts beside.
 
-    The native engine brings what is above one to one and back, OpenFHE every value; FIDESlib takes all within its reach
-    as they are.
+    ``noise`` gives its standard deviation for a bound; without it the parameters do: the native engine brings what is
+    above one to one and back, OpenFHE every value; FIDESlib takes all within its reach as they are.
     """
     bound, size = node.bound * scale, node.least * scale
     unit = {"native": max(bound, 1.0), "openfhe": bound}.get(params.engine, 1.0)
-    return math.log2(size / (params.noise * unit)) if size and params.noise and unit else math.inf
+    error = params.noise * unit if noise is None else noise(bound)
+    return math.log2(size / error) if size and error else math.inf
 
 
 Choice = tuple[int, ...]

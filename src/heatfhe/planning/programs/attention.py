@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.errors import PlanError
@@ -25,6 +28,8 @@ from heatfhe.stages import Attention
 
 THIRDS: tuple[Third, ...] = ("q", "k", "v")
 COMMON = 1 / 16  # of the noise on a first reciprocal counts: the second divides it out if its domain is kept
+SURE = 6.0  # standard deviations that noise never exceeds
+TOKENS = 8.0  # bits asked of a refresh that keep tokens: what COMMON and ``common`` are measured by
 LOUDEST = 1024.0  # times the aim that sums of exponentials may be: the seed that they meet is as much smaller
 SPREAD = 4096.0  # between the least and the largest first reciprocal: from here on the copies of one are added up
 
@@ -151,6 +156,32 @@ def carried_ahead(b: Builder, fit: ReciprocalFit, count: int, gain: float) -> in
     return min(count, max(0, math.floor(math.log2(b.scales.aim / begins)))) if b.tight else 0
 
 
+def common(c: SoftmaxCalibration, mean: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
+    """The part of noise on a first reciprocal's numerator that counts, in rows of these means of exponentials.
+
+    Such noise is a factor g of a whole row and nothing else, where the copies of all slots are added up. The second
+    reciprocal divides g^2 out, as long as it meets less than the end of its domain and its own beginning, and g is not
+    near zero. A numerator is least in the loudest rows; those are flat, so that their squares are far from that end. A
+    denominator is another matter: it must not change its sign, and counts by COMMON.
+
+    Where the ring is larger than the layout, copies are added up over the layout only. Every slot then has the sum over
+    another window of copies, so g differs from slot to slot, and the numerator counts by COMMON as well.
+
+    Domain  0 < mean; rows of at most ``terms`` entries within their calibration; a softmax with passes; a layout that
+            fills the ring.
+    Bound   the mean of squares q of a row of mean one is at most terms and max(E) / mean(E), since mean(E^2) <= max(E)
+            mean(E). With room = min(1, sqrt((lo + hi) / q) - 1) and noise of a deviation that SURE of are room,
+            0 < g and g^2 q < lo + hi. TOKENS bits ask for that; COMMON where it is less: there is no such room.
+    Depth   none: this is a constant.
+    Source  q from E^2 <= max(E) E; noise in one refresh at a time on the default circuits, docs/log.md.
+    """
+    fit = c.met(1)[0]
+    loudest = math.exp(c.fit.width / (2.0 * c.fit.delta_2))
+    squares = np.clip(loudest / mean, 1.0, min(float(terms), fit.hi))
+    room = np.minimum(1.0, np.sqrt((fit.lo + fit.hi) / squares) - 1.0)
+    return np.asarray(np.minimum(COMMON, SURE / 2.0**TOKENS / room))
+
+
 @dataclass(frozen=True, slots=True)
 class Loudness:
     """How large the sums of a softmax are carried: of exponentials and of squares, at most ``tops``; Y by ``root``.
@@ -241,6 +272,8 @@ def softmax(b: Builder, name: str, t: Traced) -> tuple[Traced, Public]:
 
         def solve(s: Traced) -> Traced:
             y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=gain, ahead=ahead)), part=part)
+            if copies * p.Hp == p.slots:
+                r.weigh_factors(y, common(c, np.abs(s.facts.samples) * scale, p.context))
             return (r.last(r.sum_over(y, p.Hp, copies)) if copies > 1 else y) * times
 
         return solve
