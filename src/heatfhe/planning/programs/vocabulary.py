@@ -102,9 +102,9 @@ def argmax(b: Builder, logits: Traced, *, centred: bool) -> Traced:
     def alike(s: Traced, c: ArgmaxRound) -> tuple[Traced, int]:
         if not b.tight or c.hi < SPREAD * c.lo:
             return s, 1
-        everywhere = r.sum_over(s, 1, p.V)
+        everywhere = r.sum_over(s, 1, p.slots)  # of the whole ring: a part of it would be another part in every slot
         everywhere.facts.period = 1
-        return r.domain(everywhere, c.lo * size * p.V, c.hi * size * p.V), p.V
+        return r.domain(everywhere, c.lo * size * p.slots, c.hi * size * p.slots), p.slots
 
     with r.scope("argmax", "argmax"):
         hot = cutmax(logits, schedule, mean=mean, size=size, total=spread, occupied=words, alike=alike)
