@@ -30,6 +30,7 @@ BESIDE = {
     ("assets", "errors"),
     ("files", "errors"),
     ("odd", "errors"),
+    ("odd", "progress"),
     ("images", "errors"),
     ("records", "approx"),
     ("records", "errors"),

@@ -164,8 +164,8 @@ def common(c: SoftmaxCalibration, mean: NDArray[np.float64], terms: int) -> NDAr
     near zero. A numerator is least in the loudest rows; those are flat, so that their squares are far from that end. A
     denominator is another matter: it must not change its sign, and counts by COMMON.
 
-    Where the ring is larger than the layout, copies are added up over the layout only. Every slot then has the sum over
-    another window of copies, so g differs from slot to slot, and the numerator counts by COMMON as well.
+    Where the ring is larger than the layout, copies are added up over the layout only. Every slot then has the sum of
+    other copies, so g differs from slot to slot, and the numerator counts by COMMON as well.
 
     Domain  0 < mean; rows of at most ``terms`` entries within their calibration; a softmax with passes; a layout that
             fills the ring.
