@@ -204,6 +204,19 @@ def test_drift_plans_with_a_precision(folder: Path, capsys: pytest.CaptureFixtur
     assert 0 < loud < 0.8 * quiet  # values are carried larger
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--params", "insecure-native-12"], True), (["--params", "insecure-native-12", "--precision", "8"], False),
+     (["--params", "insecure-native-12-r40"], False)],
+)  # fmt: skip
+def test_plan_says_where_noise_may_choose_between_words(
+    capsys: pytest.CaptureFixture[str], options: list[str], said: bool
+) -> None:
+    """Variances of the default argmax span 6.6e4; insecure-native-12 errs by 6e-8, the r40 set by 1.2e-8."""
+    assert main(["plan", "default", "--programs", "generate", *options]) == 0
+    assert ("a refresh may err by 3.9e-03 of a variance in the argmax" in capsys.readouterr().out) is said
+
+
 def test_drift_plans_for_the_noise_it_makes(capsys: pytest.CaptureFixture[str]) -> None:
     """OpenFHE errs by 4e-8 of a bound. A plan for that refreshes a denominator in `h.0.attn` which may be as small as
     7.6e-5: under noise of 1.7e-4 it changed its sign in one window of these eight, with 78 % of their tokens left."""

@@ -20,6 +20,7 @@ from heatfhe.planning import (
     OperatorTally,
     Plan,
     ProgramName,
+    blurred_ties,
     cost_table,
     cost_tables,
     default_cost,
@@ -43,6 +44,7 @@ EXAMPLES = (
 )
 SHOWN, SERVED = "generate,prompt", "generate,prompt,logits,sample"
 """What a token costs; and with a file, which is for a server, also what its clients may ask for with a temperature."""
+BLURRED = 1e-3  # of a variance: some 200 times that is what noise adds to the logarithm of leader over runner-up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +127,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.rotations:
         console.print("rotations: " + " ".join(str(k) for k in made.rotations))
     console.print(f"\n{LEGEND}")
-    _summary(console, args, made, found, table)
+    _summary(console, args, circuit, made, found, table)
     console.json(
         _json(made, found) | {"prices": {"table": table.name, "hardware": table.hardware}, "faint_sums": faint}
     )
@@ -135,6 +137,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def _summary(
     console: Console,
     args: argparse.Namespace,
+    circuit: Circuit,
     made: Plan,
     found: dict[str, dict[str, OperatorTally]],
     table: CostTable,
@@ -145,6 +148,12 @@ def _summary(
         console.print(
             f"one {name} step: {total.seconds:.3g} {table.unit}, {total.bootstraps} bootstraps, {total.levels} levels, "
             f"by the prices of {table.name}"
+        )
+    blur = blurred_ties(circuit, made.params.noise)
+    if args.precision is None and blur > BLURRED:
+        console.print(
+            f"near ties: a refresh may err by {blur:.1e} of a variance in the argmax, for each word apart, so that "
+            "noise may choose between words that are nearly tied; --precision 10 avoids it for a few rotations"
         )
     if args.out is not None:
         console.print(f"wrote {args.out}")

@@ -14,7 +14,7 @@ from heatfhe.planning.plan import Plan, default_cost, plan
 from heatfhe.planning.prices import IterationPrices
 from heatfhe.planning.program import Port, Program, ProgramName, Step
 from heatfhe.planning.programs import record
-from heatfhe.planning.scales import faint_sums
+from heatfhe.planning.scales import blurred_ties, faint_sums
 from heatfhe.planning.show import bars as tally_bars
 from heatfhe.planning.show import levels as level_digits
 from heatfhe.planning.source import PlaintextSource
@@ -49,6 +49,7 @@ __all__ = [
     "Rules",
     "Step",
     "Vector",
+    "blurred_ties",
     "bootstrap_budget",
     "bootstrap_correction",
     "capacity",

@@ -94,6 +94,16 @@ def faint_sums(circuit: Calibrated, noise: float) -> dict[str, float]:
     return found
 
 
+def blurred_ties(circuit: Calibrated, noise: float) -> float:
+    """How far, relative to the least variance that an argmax meets, a refresh of that variance errs: 0 without argmax.
+
+    Each word's slot has a copy of the variance with an error of its own, unless a plan with a precision adds the copies
+    up (``programs.vocabulary``), and the later powers multiply what differs between two words by about 200.
+    """
+    argmax = circuit.calibration.argmax
+    return 0.0 if argmax is None else noise * max(r.hi / r.lo for r in argmax.schedule.rounds)
+
+
 @lru_cache(maxsize=64)
 def _aim(reach: float) -> float:
     """The size values are brought to: about one, larger where the reach is wide."""
