@@ -106,6 +106,9 @@ def test_hard_tokens_are_found_by_the_head_that_scores_them_high() -> None:
     assert found.tokens.tolist() == [3, 7]
     assert found.weights == pytest.approx(np.array([5.0, 15.0]) ** 2 / 250)  # nats over 5, at divisor 2, squared
     assert not len(hard_tokens(run, vocabulary, 16, held=20.0).tokens)
+    asked.clear()
+    assert hard_tokens(run, vocabulary, 16, every=7).tokens.tolist() == [7]
+    assert np.concatenate(asked)[:, 0].tolist() == list(range(0, 50, 7))
 
 
 def test_older_kinds_are_the_rows_they_were() -> None:

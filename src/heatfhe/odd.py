@@ -130,6 +130,7 @@ def hard_tokens(
     *,
     held: float = HELD,
     divisor: float = 2.0,
+    every: int = 1,
     batch: int = 256,
     reporter: Reporter = SILENT,
 ) -> Hard:
@@ -140,7 +141,8 @@ def hard_tokens(
     hardly ever show it. ``run(tokens, tap)`` runs a model, or a circuit, on rows of tokens and shows each softmax's
     scores (B, heads, T, S) to the tap as ``NAME/scores``; ``divisor`` divides them, as delta_2 does.
 
-    Domain  every token of the vocabulary, TRIED times or as often as the context holds, ``batch`` tokens at a time.
+    Domain  each ``every``-th token of the vocabulary, TRIED times or as often as the context holds, ``batch`` tokens at
+            a time.
     Bound   none: patterns of several tokens, and tokens inside a text, can be worse.
     Depth   none.
     Source  the squared excess over ``held``, which a range loss would add, is the weight a token is drawn with.
@@ -153,19 +155,18 @@ def hard_tokens(
             heights[name].append(_log_mean(value[..., -1, :], divisor))
         return value
 
-    reporter.start("hard tokens", -(-vocabulary // batch))
-    for start in range(0, vocabulary, batch):
-        tokens = np.arange(start, min(start + batch, vocabulary), dtype=np.int64)
-        run(np.repeat(tokens[:, None], length, axis=1), tap)
+    tokens = np.arange(0, vocabulary, every, dtype=np.int64)
+    reporter.start("hard tokens", -(-len(tokens) // batch))
+    for start in range(0, len(tokens), batch):
+        run(np.repeat(tokens[start : start + batch, None], length, axis=1), tap)
         reporter.advance("hard tokens")
     reporter.done("hard tokens")
-    excess = np.zeros(vocabulary)
+    excess = np.zeros(len(tokens))
     for parts in heights.values():
         whole = np.concatenate(parts)
         excess = np.maximum(excess, (whole - np.median(whole, axis=0)).max(axis=1) - held)
-    tokens = np.flatnonzero(excess > 0)
-    weights = excess[tokens] ** 2
-    return Hard(tokens, weights / weights.sum() if len(tokens) else weights)
+    weights = excess[excess > 0] ** 2
+    return Hard(tokens[excess > 0], weights / weights.sum() if len(weights) else weights)
 
 
 def _log_mean(scores: Any, divisor: float) -> NDArray[np.float64]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from heatfhe.training.constants import merge, narrowed
 from heatfhe.training.loop import Run
 from heatfhe.training.recipe import Recipe
 
+SEARCHED = 0.1  # of a run's tokens, at most, go into the search for hard ones
 UNTRAINED = 1 << 32  # added to a run's seed for odd windows that calibrations see and nothing learns from
 TYPICAL_BATCHES = 2  # micro-batches that a median variance is taken over: thousands of rows
 CENTRED_TOKENS = 1 << 15  # of the text, and twice as many odd ones: far more rows than a head has weights to move
@@ -25,7 +28,10 @@ CENTRED_TOKENS = 1 << 15  # of the text, and twice as many odd ones: far more ro
 
 @torch.no_grad()
 def borne_badly(prepared: Prepared, recipe: Recipe, reporter: Reporter) -> Hard | None:
-    """The tokens that the model as it is bears worst (``heatfhe.odd``); None where the recipe does not ask for them."""
+    """The tokens that the model as it is bears worst (``heatfhe.odd``); None where the recipe does not ask for them.
+
+    The search takes at most SEARCHED of the tokens that the run trains on: a short trial looks at fewer words.
+    """
     if not (recipe.odd_share and HARD in recipe.odd_kinds):
         return None
 
@@ -33,10 +39,12 @@ def borne_badly(prepared: Prepared, recipe: Recipe, reporter: Reporter) -> Hard 
         with prepared.tapped(tap):
             prepared.logits(tokens, mode="exact")
 
-    shape = prepared.architecture.shape
+    words, length = prepared.architecture.shape.vocabulary, min(TRIED, recipe.context)
+    trained = sum(phase.updates * phase.tokens_per_update for phase in recipe.phases.values())
     return hard_tokens(
-        run, shape.vocabulary, recipe.context, held=recipe.denominator_bound, divisor=recipe.delta_2 or 2,
-        batch=max(1, recipe.micro_tokens // TRIED), reporter=reporter,
+        run, words, recipe.context, held=recipe.denominator_bound, divisor=recipe.delta_2 or 2,
+        every=math.ceil(words * length / max(length, SEARCHED * trained)), batch=max(1, recipe.micro_tokens // length),
+        reporter=reporter,
     )  # fmt: skip
 
 
