@@ -14,7 +14,7 @@ import pytest
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
 from heatfhe.errors import DataError
-from heatfhe.evaluation import STRESS_HEADERS, stress_circuit, stress_rows, text_rows
+from heatfhe.evaluation import STRESS_HEADERS, hard_of_circuit, stress_circuit, stress_rows, text_rows
 from heatfhe.records import diverged
 from tests.tiny import narrow_sums
 
@@ -119,3 +119,14 @@ def test_a_text_shorter_than_a_window_is_refused() -> None:
         text_rows("notes.txt", np.arange(31), 32, 5)
     assert text_rows("notes.txt", np.arange(100), 32, 2)[:, 0].tolist() == [0, 32]
     assert text_rows("notes.txt", np.arange(100), 32, 9).shape == (3, 32)
+
+
+def test_hard_windows_of_a_circuit_need_no_text() -> None:
+    """Every token of the vocabulary is tried; windows are made of those that lie furthest above the usual one."""
+    circuit = Circuit.load(default_circuit())
+    hard = hard_of_circuit(circuit)
+    assert 0 < len(hard.tokens) < circuit.shape.vocabulary
+    assert hard.weights.sum() == pytest.approx(1.0)
+    rows = stress_rows(None, circuit.shape.vocabulary, 16, 40, kinds=("shuffled", "hard"), hard=hard)
+    assert list(rows) == ["hard"]  # nothing can be shuffled
+    assert np.isin(rows["hard"], [0, *hard.tokens]).all()

@@ -20,7 +20,7 @@ from heatfhe.approx import cutmax
 from heatfhe.circuit import Circuit
 from heatfhe.errors import DataError
 from heatfhe.files import existing, plain
-from heatfhe.odd import KINDS, Hard, Rows, Tap, hard_tokens, odd_rows, some_of
+from heatfhe.odd import HARD, KINDS, Hard, Rows, Tap, hard_tokens, odd_rows, some_of
 from heatfhe.progress import SILENT, Reporter
 from heatfhe.records import FAINT_LEADER, Calibration
 
@@ -82,7 +82,7 @@ def stress_rows(
     hard: Hard | None = None,
 ) -> dict[str, Rows]:
     """``count`` odd windows of each kind; without a text there is nothing to shuffle or to change."""
-    usable = kinds if text is not None else [kind for kind in kinds if kind in ("random", "repeated")]
+    usable = kinds if text is not None else [kind for kind in kinds if kind in ("random", "repeated", HARD)]
     like = np.zeros((1, positions), dtype=np.int64) if text is None else text
     return {kind: odd_rows([kind], count, like, vocabulary, seed, hard=hard) for kind in usable}
 

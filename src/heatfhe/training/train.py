@@ -124,7 +124,7 @@ def train(
     learning = [(p, p.requires_grad) for p in prepared.weights()]
     if not accelerator.is_main_process:
         reporter = SILENT
-    hard = _from_one(borne_badly(prepared, recipe, reporter))
+    hard = _agreed(borne_badly(prepared, recipe, reporter))
     windows = with_odd(windows, recipe, prepared.architecture.shape.vocabulary, hard)
     teacher = _teacher(prepared) if _is_taught(windows, recipe) else None
     position, resumed = _resumed(folder, prepared, identity, accelerator)
@@ -197,7 +197,7 @@ def with_odd(windows: Windows, recipe: Recipe, vocabulary: int, hard: Hard | Non
     return windows.mixed(odd_rows(recipe.odd_kinds, count, windows.rows, vocabulary, recipe.seed, hard=hard))
 
 
-def _from_one(hard: Hard | None) -> Hard | None:
+def _agreed(hard: Hard | None) -> Hard | None:
     """What the first process found: a last bit decides which tokens count, and replicas must see the same windows."""
     from accelerate.utils import broadcast_object_list
 
