@@ -74,7 +74,7 @@ def odd_rows(
                   stretch of a row of the text; where there are none, of any tokens.
     """
     check_kinds(kinds)
-    if HARD in kinds and hard is None:
+    if count and HARD in kinds and hard is None:
         raise ConfigError(f"odd windows of kind {HARD!r} are made of tokens that a model bears badly: pass hard=")
     rng = np.random.default_rng([seed, 4])  # 4: the rows of older kinds stay what they were
     made = np.empty((count, text.shape[1]), dtype=np.int64)
