@@ -30,8 +30,8 @@ def gpt2_small(solver: Solver = "plain") -> Recipe:
     instead of 7, keys shifted, domains narrowed. In phases two and three weights learn at a third of the paper's rate;
     halting logits at 3.5e-3 instead of 2e-3; each site's distribution begins at its own calibrated count. A squeeze's
     update is one micro-batch of 32 windows: where GPU memory is short, a smaller ``micro_tokens`` learns the same.
-    Relaxed iterations are fewer and each is worth more: as in the default model's recipe they are pulled down at a
-    quarter of the weight and a fifth more slowly, a first reciprocal to two.
+    Relaxed iterations are fewer and each is worth more: they are pulled down at half the weight and a fifth more
+    slowly, a first reciprocal to two.
     """
     base, relaxed = Recipe(), solver == "relaxed"
     return Recipe(
@@ -43,7 +43,7 @@ def gpt2_small(solver: Solver = "plain") -> Recipe:
             lr=8e-5,
             final_lr=8e-6,
             logit_lr=3.5e-3,
-            lambda_iter=0.15 if relaxed else 0.5,
+            lambda_iter=0.25 if relaxed else 0.5,
             score_bound=16.0,
             distil=True,
         ),
