@@ -7,6 +7,7 @@ does, and its gradient is that of a quadratic penalty, which pulls the value bac
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ class RangeBounds:
     ``denominator``  bound on the logarithm of a softmax row's mean exponential (the paper's 7 = 14 / delta_2), whatever
                      midpoint its circuit takes: a single wide head must not move the bound of all others with it.
     ``variance``     bound on the variance entering every norm (the paper: 16).
+    ``spread``       how far from its norm's median a row's variance may lie, as a factor, where medians are known; the
+                     logarithm's excess counts, of each sequence's worst row (ours; infinite: no bound).
     ``divisor``      what scores are divided by in those exponentials, delta_2: exact rows do not say.
     """
 
@@ -36,6 +39,7 @@ class RangeBounds:
     score: float = 14.0
     denominator: float = 7.0
     variance: float = 16.0
+    spread: float = math.inf
     divisor: int = 2
 
     def __post_init__(self) -> None:
@@ -76,3 +80,18 @@ def excess(x: Tensor, bound: float, tokens: int) -> Tensor:
     """Sum of max(0, |x| - bound)^2 over all entries, per token: one site's share of a range term."""
     over = torch.relu(x.abs() - bound)
     return (over * over).sum() / tokens
+
+
+def astray(variance: Tensor, median: float, spread: float) -> Tensor:
+    """The squared excess of |log(variance / median)| over log(spread) in each sequence's worst row, averaged over them.
+
+    A position that stands out in every sequence, as the first one does, is one row of a thousand: a mean over rows
+    would not see it, and it alone decides how wide the domain of its norm's inverse root is.
+
+    Domain  variances (..., T), positive; spread >= 1.
+    Bound   exact.
+    Depth   none: training only.
+    Source  ours.
+    """
+    over = torch.relu((variance / median).log().abs() - math.log(spread))
+    return (over * over).amax(dim=-1).mean()

@@ -12,6 +12,7 @@ from heatfhe.approx import inverse_sqrt, rms_norm
 from heatfhe.errors import SiteError
 from heatfhe.halting import HaltingTable, expected_divide, expected_newton
 from heatfhe.records import NormCalibration
+from heatfhe.sites.guards import astray
 from heatfhe.sites.switch import Switch
 from heatfhe.stages import Norm
 
@@ -41,6 +42,8 @@ class NormSite(nn.Module):
         switch, stage = self.switch, self.stage
         if stage.centred and switch.mode == "exact" and switch.tap is None and switch.bounds is None:
             return self._exact(x)
+        if switch.bounds is not None and math.isfinite(switch.bounds.spread) and stage.name in switch.medians:
+            switch.add_term("spread", astray(self._variances(x), switch.medians[stage.name], switch.bounds.spread))
         kernels = switch.kernels(x)
         if kernels is not None and stage.centred and self.bias is not None:
             fused: Tensor = kernels.norm(self, x)
@@ -51,6 +54,11 @@ class NormSite(nn.Module):
         out = rms_norm(carried, sum_of_squares=self._sum_of_squares, inverse_root=self._inverse_root)
         out = switch.see(stage.writes, out) * self.weight.to(out.dtype)
         return (out if self.bias is None else out + self.bias.to(out.dtype)).to(x.dtype)
+
+    def _variances(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        rows = wide - wide.mean(dim=-1, keepdim=True) if self.stage.centred else wide
+        return (rows * rows).mean(dim=-1) + self.stage.eps
 
     def _sum_of_squares(self, carried: Tensor) -> Tensor:
         switch, stage = self.switch, self.stage

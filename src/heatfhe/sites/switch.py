@@ -28,7 +28,8 @@ class Switch:
     ``push`` is the weight of the push-back gradient per entry (see ``guard``); a loop that divides its loss by the
     number of micro-batches divides ``push`` as well. ``slack`` is how far below the end of its domain the guard of a
     softmax row's sum stands, as a factor: rows of unseen text go further than those trained on. ``bounds`` turns the
-    range terms on, ``variance_bounds`` widens their bound for single norms. ``fused`` holds the GPU's kernels, None
+    range terms on, ``variance_bounds`` widens their bound for single norms, ``medians`` are the variances that norms
+    usually see, where a squeeze measures spreads from them. ``fused`` holds the GPU's kernels, None
     where triton is not installed. ``public`` rows come first in the forward pass in flight: a prefix, computed exactly.
     """
 
@@ -39,6 +40,7 @@ class Switch:
     slack: float = 1.0
     bounds: RangeBounds | None = None
     variance_bounds: dict[str, float] = field(default_factory=dict)
+    medians: dict[str, float] = field(default_factory=dict)
     tap: Tap | None = None
     public: int = 0
     counts: dict[str, int] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from heatfhe.sites import Prepared
 from heatfhe.stages import Norm
 from heatfhe.training import sharding
 from heatfhe.training.constants import merge, narrowed
-from heatfhe.training.loop import Run
+from heatfhe.training.loop import TYPICAL, Run
 from heatfhe.training.recipe import Recipe
 
 SEARCHED = 0.1  # of a run's tokens, at most, go into the search for hard ones
@@ -50,7 +50,7 @@ def borne_badly(prepared: Prepared, recipe: Recipe, reporter: Reporter) -> Hard 
 
 @torch.no_grad()
 def typical_variances(run: Run) -> dict[str, float]:
-    """Twice the median variance that enters each norm of the parent: a squeeze prunes rows that stick out of it."""
+    """TYPICAL times the median variance that enters each norm of the parent: where rows stick out in a squeeze."""
     prepared = run.prepared
     seen: dict[str, list[Tensor]] = {f"{norm.name}/z": [] for norm in prepared.architecture.of(Norm)}
     width = prepared.architecture.shape.width
@@ -63,9 +63,7 @@ def typical_variances(run: Run) -> dict[str, float]:
     with prepared.tapped(tap):
         for rows in sequences(run)[:TYPICAL_BATCHES]:
             prepared.logits(rows, mode="exact")
-    return {
-        norm.name: 2.0 * float(torch.cat(seen[f"{norm.name}/z"]).median()) for norm in prepared.architecture.of(Norm)
-    }
+    return {name.removesuffix("/z"): TYPICAL * float(torch.cat(rows).median()) for name, rows in seen.items()}
 
 
 def sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:

@@ -31,6 +31,7 @@ from heatfhe.training.recipe import Phase, Recipe
 from heatfhe.training.recompute import recomputed
 
 PATIENCE_FOR_COLLAPSE = 20  # updates in a row without a usable gradient, or worse than guessing, before a run gives up
+TYPICAL = 2.0  # times the median variance of a norm: what a squeeze's bound on it begins at
 
 
 @dataclass
@@ -187,9 +188,11 @@ def configure(
             score=phase.score_bound,
             denominator=recipe.denominator_bound,
             variance=recipe.variance_bound,
+            spread=recipe.variance_spread or math.inf,
             divisor=recipe.delta_2 or 2,
         )
     prepared.switch.variance_bounds = dict(variances)
+    prepared.switch.medians = {n: v / TYPICAL for n, v in variances.items()} if phase.halting == "none" else {}
     if prepared.calibration is not None:
         prepared.switch.variance_bounds = {n: c.observed.hi / c.width for n, c in prepared.calibration.norms.items()}
     prepared.switch.slack = recipe.slack

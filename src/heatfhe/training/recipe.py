@@ -83,6 +83,8 @@ class Recipe:
     ``geometric_at_zero`` the prior at target 0 is the geometric distribution, as in the paper's text, not its formula.
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins (``sites.RangeBounds``).
+    ``variance_spread``   how far from a norm's median the variance of a row may lie in a squeeze, as a factor, before
+                          it is pulled back; 0: any distance (ours: one iteration is exact enough on narrow domains).
     ``push``              weight of the guards' push-back, per token (ours; the paper gives none).
     ``slack``             how far below the ends of their domains a softmax row's sums are held while training, as a
                           factor (ours: text that was not trained on goes further).
@@ -158,6 +160,7 @@ class Recipe:
     activation_bound: float = 32.0
     denominator_bound: float = 7.0
     variance_bound: float = 16.0
+    variance_spread: float = 0.0
     push: float = 1.0
     slack: float = 1.0
     tolerance: float = 1e-4
@@ -216,6 +219,8 @@ class Recipe:
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
         if not 0 < self.activation_tolerance < 1:
             raise ConfigError(f"activation_tolerance lies in (0, 1), got {self.activation_tolerance}")
+        if self.variance_spread and not 1 < self.variance_spread <= 100:
+            raise ConfigError(f"a recipe's variance_spread is 0 or lies in (1, 100], got {self.variance_spread}")
         if not 1 <= self.slack <= 100:
             raise ConfigError(f"a recipe's slack lies in [1, 100], got {self.slack}")
         if not 1 < self.margin <= 10:
@@ -279,7 +284,7 @@ class Recipe:
             del body["activation_tolerance"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
-        for name in ("centre", "narrow"):
+        for name in ("centre", "narrow", "variance_spread"):
             if not getattr(self, name):
                 del body[name]
         if not self.price_share:
