@@ -85,6 +85,7 @@ def test_hard_rows_need_a_model_and_without_a_hard_token_take_any() -> None:
     with pytest.raises(ConfigError, match="pass hard="):
         odd_rows([HARD], 4, TEXT, VOCABULARY, 0)
     none = Hard(np.array([], dtype=np.int64), np.array([]))
+    assert odd_rows([HARD], 0, TEXT, VOCABULARY, 0).shape == (0, TEXT.shape[1])  # no row: no model is asked
     rows = odd_rows([HARD], 200, TEXT, VOCABULARY, 0, hard=none)
     assert rows.max() > 0.8 * VOCABULARY
 

@@ -66,3 +66,11 @@ def test_hard_windows_tame_the_head_that_scores_one_token() -> None:
     assert before > 6.0
     assert ends["shuffled", HARD] < 3.0, ends
     assert ends["shuffled",] > 4.0, ends
+
+
+def test_a_recipe_with_hard_windows_runs_without_odd_ones() -> None:
+    """As ``--odd 0`` asks for, and a run that brings odd windows of its own."""
+    chosen = short(odd_share=0.0, odd_kinds=("shuffled", HARD))
+    mixed = windows().mixed(windows(seed=1, count=4).rows)
+    for text in (windows(), mixed):
+        assert sum(train(fresh(), text, chosen, tensorboard=False, argmax=False).iterations.values()) > 0
