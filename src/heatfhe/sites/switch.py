@@ -29,8 +29,8 @@ class Switch:
     number of micro-batches divides ``push`` as well. ``slack`` is how far below the end of its domain the guard of a
     softmax row's sum stands, as a factor: rows of unseen text go further than those trained on. ``bounds`` turns the
     range terms on, ``variance_bounds`` widens their bound for single norms, ``medians`` are the variances that norms
-    usually see, where a squeeze measures spreads from them. ``fused`` holds the GPU's kernels, None
-    where triton is not installed. ``public`` rows come first in the forward pass in flight: a prefix, computed exactly.
+    usually see, where a squeeze measures spreads from them. ``fused`` holds the GPU's kernels, None where triton is not
+    installed. ``public`` rows come first in the forward pass in flight: a prefix, computed exactly.
     """
 
     mode: Mode = "exact"
