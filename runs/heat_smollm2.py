@@ -14,7 +14,8 @@ again. ``plan`` binds the trained circuit to the parameter set without running i
 
 Text is cut without an end of text, and odd windows hold none of the tokens that are large wherever they stand
 (docs/log.md): which those are is measured over the whole vocabulary by ``calibrate``. The recipe is that of GPT-2 small
-at a share of its updates, with halting logits learning faster by as much.
+at a share of its updates, with halting logits learning faster by as much. Phases two and three learn the text, as its
+control does: the parent has never seen it. lambda_iter is shared by two and a half times as many sites, and higher.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from pack_smollm2 import BESIDE, blocks, tokens
 PREFIX = (1, 198)  # <|im_start|>, a new line
 POSITIONS = 128  # of the circuit, the prefix among them
 WINDOWS = {"squeeze": 256, "heat": 32, "cooldown": 32}  # of an update: the recipe's tokens, nearly
-ODD_SHARE, ODD_CALIBRATION = 0.08, 256
+ODD_SHARE, ODD_CALIBRATION = 0.1, 1024
 LARGE = 4.0  # times the largest that text reaches at a norm: such a token is refused
 BARS = {"norms": 350, "fewer": 2.4, "perplexity": 1.05}
 Rows = NDArray[np.int64]
@@ -160,7 +161,9 @@ def chosen_recipe(bench: Bench, preset: str) -> Any:
     phases = {
         name: replace(phase, tokens_per_update=WINDOWS[name] // shrink * context) for name, phase in base.phases.items()
     }
-    phases["heat"] = replace(phases["heat"], logit_lr=phases["heat"].logit_lr / share)
+    heat = phases["heat"]
+    phases["heat"] = replace(heat, logit_lr=heat.logit_lr / share, lambda_iter=bench.args.lambda_iter, distil=False)
+    phases["cooldown"] = replace(phases["cooldown"], distil=False)
     made = replace(
         base, name="smollm2", context=context, micro_tokens=max(1, bench.args.micro // shrink) * context, odd_share=0.0,
         odd_calibration=2 * ODD_CALIBRATION // shrink, calibration_windows=bench.args.calibration,
@@ -292,6 +295,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-o", "--out", type=Path, required=True)
     made.add_argument("--packed", type=Path, nargs="+", required=True, help="folders of both parts, in order")
     made.add_argument("--share", type=float, default=0.45, help="of the recipe's updates")
+    made.add_argument("--lambda-iter", type=float, default=2.0, help="weight of the iteration loss")
     made.add_argument("--shrink", type=int, default=1, help="fewer windows in an update, for a trial on a CPU")
     made.add_argument("--micro", type=int, default=128, help="windows of a micro-batch: about 60 GiB in the squeeze")
     made.add_argument("--eager", action="store_true", help="record no CUDA graph")
