@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from heatfhe.errors import ConfigError
@@ -64,13 +66,31 @@ def test_a_family_may_end_above_its_floor() -> None:
     assert state.above_floor() == [2, 0]
 
 
+def test_stops_where_counts_add_up_to_enough_and_goes_on_where_they_do_not() -> None:
+    other = make_site("h.0.attn", "softmax_refine", 1)
+    state = BackOff.start([SITE, other], patience=1, gap=0, enough=10)
+    for update in range(30):
+        state = state.observe({NAME: 6, other.name: 5}, update)  # 11: too many still
+    assert [t.count for t in state.targets.values()] == [5, 4]
+    state = state.observe({NAME: 5, other.name: 5}, 30)
+    assert [t.count for t in state.targets.values()] == [5, 5]  # pulled no further
+    assert state.observe({NAME: 4, other.name: 5}, 31) == state  # a count that falls by itself is not pulled up
+    state = state.observe({NAME: 5, other.name: 6}, 32)
+    assert [t.count for t in state.targets.values()] == [4, 5]  # 11 again: the one on its target goes on
+
+
 def test_survives_a_checkpoint() -> None:
-    state = BackOff.start([SITE], patience=2, gap=5, least={"softmax_init": 2})
+    state = BackOff.start([SITE], patience=2, gap=5, least={"softmax_init": 2}, enough=7)
     for update in range(7):
         state = state.observe({NAME: 9 - update // 3}, update)
-    assert BackOff.from_json(state.as_json()) == state
+    body = state.as_json()
+    assert BackOff.from_json(body) == state
+    del body["enough"]  # as it was written before there was such a thing
+    assert BackOff.from_json(body) == replace(state, enough=0)
 
 
 def test_refuses_no_patience() -> None:
     with pytest.raises(ConfigError, match="patience"):
         BackOff.start([SITE], patience=0)
+    with pytest.raises(ConfigError, match="enough"):
+        BackOff.start([SITE], enough=-1)

@@ -156,7 +156,7 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     assert (made.odd_share, made.odd_kinds) == (share, kinds)
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance")
-    for field in (*later, "price_share", "price_every", "centre", "narrow", "variance_spread"):
+    for field in (*later, "price_share", "price_every", "centre", "narrow", "variance_spread", "enough"):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))
     plain = {"odd_share": 0.0, "odd_kinds": KINDS, "odd_calibration": 0, "centre": False, "narrow": False}

@@ -80,6 +80,7 @@ class Recipe:
     ``patience, gap``     back-off: micro-batches on target before it is lowered; updates between two lowerings.
     ``least_init``        where the target of a softmax's first reciprocal ends (ours: a mixture with one relaxed
                           iteration looks better than it deploys).
+    ``enough``            share of the calibrated iterations at which nothing is pulled further down (ours).
     ``geometric_at_zero`` the prior at target 0 is the geometric distribution, as in the paper's text, not its formula.
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
     ``activation_bound, denominator_bound, variance_bound``  where the range loss begins (``sites.RangeBounds``).
@@ -152,6 +153,7 @@ class Recipe:
     patience: int = 75
     gap: int = 150
     least_init: int = 1
+    enough: float = 0.0
     geometric_at_zero: bool = True
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-10
@@ -215,6 +217,8 @@ class Recipe:
         check_kinds(self.odd_kinds)
         if self.odd_calibration < 0:
             raise ConfigError(f"a recipe's odd_calibration is a number of windows, got {self.odd_calibration}")
+        if not 0 <= self.enough < 1:
+            raise ConfigError(f"a recipe's enough is a share of iterations in [0, 1), got {self.enough}")
         if not (0 < self.tolerance < 1 and self.clip > 0):
             raise ConfigError(f"tolerance lies in (0, 1) and clip above 0, got {self.tolerance} and {self.clip}")
         if not 0 < self.activation_tolerance < 1:
@@ -284,7 +288,7 @@ class Recipe:
             del body["activation_tolerance"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
-        for name in ("centre", "narrow", "variance_spread"):
+        for name in ("centre", "narrow", "variance_spread", "enough"):
             if not getattr(self, name):
                 del body[name]
         if not self.price_share:

@@ -248,7 +248,10 @@ def _enter(run: Run, phase: str) -> None:
         # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
         run.journal.write("calibrated", position.step + 1, {"iterations": seed.iterations(), "counts": seed.counts()})
         least = {"softmax_init": recipe.least_init}
-        position.targets = BackOff.start(prepared.sites, patience=recipe.patience, gap=recipe.gap, least=least)
+        enough = int(recipe.enough * sum(seed.iterations().values()))
+        position.targets = BackOff.start(
+            prepared.sites, patience=recipe.patience, gap=recipe.gap, least=least, enough=enough
+        )
     if phase == "cooldown" and prepared.calibration is not None:
         if recipe.heat.halting == "soft":
             prepared.freeze()
