@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from heatfhe.approx import ReciprocalFit, reciprocal
+from heatfhe.approx import ReciprocalFit, fit_inverse_sqrt, inverse_sqrt, reciprocal
 from heatfhe.ranges import calibrate
-from heatfhe.records import Calibration, Domain
+from heatfhe.records import Calibration, Domain, NormCalibration
 from heatfhe.sites import prepare
-from heatfhe.training.constants import CLEAR, FEWEST, WIDE, narrowed
+from heatfhe.training.constants import CLEAR, FEWEST, WIDE, merge, narrowed
 from tests.gpt2_tiny import random_tokens, tiny_gpt2
 
 WORTH = {"plain": 2.0, "relaxed": 4.0}
@@ -105,3 +105,27 @@ def test_an_iteration_is_a_halving_far_below_the_end() -> None:
     far, close = reciprocal(d, wide, 16), reciprocal(d, near, 10)
     assert np.abs(far / close - 1).max() < 1e-3
     assert math.isclose(float(far[0]) * 1e-2, 1 - math.exp(-8 * 1e-2 / 1e5 * 2**16), rel_tol=1e-2)
+
+
+def test_the_end_of_a_norms_domain_that_was_not_left_may_stay(seen: Calibration) -> None:
+    name, norm = next(iter(seen.norms.items()))
+    fit = norm.fit
+
+    def merged(lo: float, hi: float, *, ends_apart: bool = True) -> NormCalibration:
+        """What becomes of the domain when rows were seen in [lo, hi], and fitted anew with a margin of 1.2."""
+        new = fit_inverse_sqrt(lo, 1.2 * hi, solver=fit.solver, form=fit.form)
+        again = replace(norm, observed=replace(norm.observed, lo=lo, hi=hi), fit=new)
+        found = replace(seen, norms={**seen.norms, name: again})
+        return merge(seen, found, ends_apart=ends_apart).norms[name]
+
+    below = merged(0.999 * fit.lo, 0.9 * fit.hi)
+    assert (below.fit.lo, below.fit.hi) == (0.999 * fit.lo, fit.hi)
+    above = merged(1.1 * fit.lo, 1.001 * fit.hi)
+    assert (above.fit.lo, above.fit.hi) == pytest.approx((fit.lo, 1.2012 * fit.hi), rel=1e-12)
+    assert merged(1.1 * fit.lo, 0.9 * fit.hi) == norm
+    both = merged(0.999 * fit.lo, 0.9 * fit.hi, ends_apart=False)
+    assert both.fit.hi == pytest.approx(1.08 * fit.hi, rel=1e-12)
+    z = np.geomspace(fit.lo, fit.hi, 401)
+    was = inverse_sqrt(z, fit, 1, 0)
+    moved = [float(np.abs(inverse_sqrt(z, one.fit, 1, 0) / was - 1).max()) for one in (below, both)]
+    assert moved[0] < 1e-3 < 1e-2 < moved[1]  # in what one iteration says of the same rows

@@ -155,8 +155,9 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     kinds = ("random", "shuffled", "repeated", "replaced", "runs", *(("hard",) if name == "gpt2-small" else ()))
     assert (made.odd_share, made.odd_kinds) == (share, kinds)
     before = made.as_json()
-    later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance")
-    for field in (*later, "price_share", "price_every", "centre", "narrow", "variance_spread", "enough"):
+    later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance", "price_share")
+    last = ("price_every", "centre", "narrow", "variance_spread", "enough", "least_refine", "ends_apart", "refit_at")
+    for field in (*later, *last):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))
     plain = {"odd_share": 0.0, "odd_kinds": KINDS, "odd_calibration": 0, "centre": False, "narrow": False}

@@ -98,7 +98,7 @@ def refitted(run: Run, argmax: bool) -> Calibration:
         prepared, sequences(run), odd=sequences(run, odd=True), argmax=argmax, margin=run.recipe.margin,
         reporter=run.reporter, activation_tolerance=run.recipe.activation_tolerance,
     )  # fmt: skip
-    kept = merge(prepared.calibration, seen)
+    kept = merge(prepared.calibration, seen, ends_apart=run.recipe.ends_apart)
     tops = {site.name: site.max_count for site in prepared.sites}
     return narrowed(kept, seen, tops) if run.recipe.narrow and run.recipe.counts == "learned" else kept
 

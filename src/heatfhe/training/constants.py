@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from heatfhe.approx import InverseSqrtFit, ReciprocalFit, SoftmaxFit
-from heatfhe.records import Calibration, Domain, SoftmaxCalibration
+from heatfhe.approx import InverseSqrtFit, ReciprocalFit, SoftmaxFit, fit_inverse_sqrt
+from heatfhe.records import Calibration, Domain, NormCalibration, SoftmaxCalibration
 
 CLEAR = 4.0  # what is seen stays this far below the end of a domain: about its middle a seed overshoots
 WIDE = 256.0  # from end to end, in which a narrowed domain's seed is that of the wider one to 2 %
@@ -31,17 +31,26 @@ def fixed_counts(calibration: Calibration, total: int) -> dict[str, int]:
     return counts
 
 
-def merge(trained: Calibration, observed: Calibration) -> Calibration:
+def merge(trained: Calibration, observed: Calibration, *, ends_apart: bool = False) -> Calibration:
     """Constants the weights were trained with, except where the final ranges have left their domain; observed counts.
 
     A shallow solver's error is part of what the weights learned, and it depends on the domain it was fitted on: moving
-    that domain without need would undo some of the training.
+    that domain without need would undo some of the training. With ``ends_apart`` the end of a norm's domain that was
+    not left stays, too.
     """
-    norms = {
-        n: c if _covers(c.fit, observed.norms[n].observed) else observed.norms[n] for n, c in trained.norms.items()
-    }
+    norms = {n: _merged_norm(c, observed.norms[n], ends_apart) for n, c in trained.norms.items()}
     rows = {n: _merged_rows(c, observed.softmaxes[n]) for n, c in trained.softmaxes.items()}
     return replace(observed, norms=norms, softmaxes=rows).with_counts(observed.counts())
+
+
+def _merged_norm(trained: NormCalibration, seen: NormCalibration, ends_apart: bool) -> NormCalibration:
+    fit, new = trained.fit, seen.fit
+    if _covers(fit, seen.observed):
+        return trained
+    if not ends_apart:
+        return seen
+    lo, hi = min(fit.lo, new.lo), new.hi if seen.observed.hi > fit.hi else fit.hi
+    return replace(seen, fit=fit_inverse_sqrt(lo, hi, solver=new.solver, form=new.form))
 
 
 def _covers(fit: InverseSqrtFit | SoftmaxFit, seen: Domain) -> bool:

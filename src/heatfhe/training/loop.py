@@ -87,13 +87,24 @@ class Stopped(Exception):
     """The run was asked to stop and has written its checkpoint."""
 
 
-def run_phase(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None) -> None:
-    """Run a phase from the position on; ``resumed`` is the optimizer's state from a checkpoint of this phase."""
+def run_phase(
+    run: Run,
+    name: str,
+    phase: Phase,
+    resumed: dict[str, Any] | None,
+    refits: Mapping[int, Callable[[], None]] = MappingProxyType({}),
+) -> None:
+    """Run a phase from the position on; ``resumed`` is the optimizer's state from a checkpoint of this phase.
+
+    ``refits`` are called before the updates they stand under, and may change the model's constants.
+    """
     with recomputed(run.prepared) if run.recipe.recompute else nullcontext():
-        _run_updates(run, name, phase, resumed)
+        _run_updates(run, name, phase, resumed, refits)
 
 
-def _run_updates(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None) -> None:
+def _run_updates(
+    run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None, refits: Mapping[int, Callable[[], None]]
+) -> None:
     recipe, prepared, position = run.recipe, run.prepared, run.position
     configure(prepared, phase, recipe, position.variances)
     run.sizes = {}
@@ -114,6 +125,10 @@ def _run_updates(run: Run, name: str, phase: Phase, resumed: dict[str, Any] | No
     run.reporter.start(name, phase.updates - position.update)
     while position.update < phase.updates:
         began = time.monotonic()
+        if position.update in refits:  # a run resumed here has not been refitted: checkpoints are older
+            refits[position.update]()
+            configure(prepared, phase, recipe, position.variances)
+            captured = _capture(run, phase, micro) if captured is not None else None
         for group in optimizer.param_groups:
             group["lr"] = phase.logit_lr if group["name"] == "logits" else phase.rate(position.update)
         _take_prices(run, phase)

@@ -78,8 +78,8 @@ class Recipe:
     ``iter_ramp``         updates over which lambda_iter ramps in at the start of phase two.
     ``prior_start, prior_end``   the prior's p, annealed linearly over phase two.
     ``patience, gap``     back-off: micro-batches on target before it is lowered; updates between two lowerings.
-    ``least_init``        where the target of a softmax's first reciprocal ends (ours: a mixture with one relaxed
-                          iteration looks better than it deploys).
+    ``least_init, least_refine``  where the targets of a softmax's first and second reciprocals end (ours: a mixture
+                          with one relaxed iteration looks better than it deploys).
     ``enough``            share of the calibrated iterations at which nothing is pulled further down (ours).
     ``geometric_at_zero`` the prior at target 0 is the geometric distribution, as in the paper's text, not its formula.
     ``betas, eps, weight_decay, clip``  AdamW, and the largest gradient norm.
@@ -96,6 +96,10 @@ class Recipe:
                           the same, which changes no probability (``ranges.centre``; ours).
     ``narrow``            when counts are frozen, a softmax's domains end where sums ask for it: nearer by an iteration
                           less for every halving, further by one more for every doubling (``constants.narrowed``; ours).
+    ``ends_apart``        a norm's domain that was left at one end keeps the other, whenever constants are fitted again
+                          (ours: weights learn a shallow solver's errors, which both ends decide).
+    ``refit_at``          share of the cooldown after which constants are fitted again, as they are at its end, so that
+                          the weights have learned them by then (ours); 0: at the end alone.
     ``delta_2``           the softmax's second factor in phases two and three: 2 is one refinement pass (None: the
                           calibration's own choice).
     ``solver``            ``plain`` Goldschmidt (the paper's) or ``relaxed`` (ours).
@@ -153,6 +157,7 @@ class Recipe:
     patience: int = 75
     gap: int = 150
     least_init: int = 1
+    least_refine: int = 1
     enough: float = 0.0
     geometric_at_zero: bool = True
     betas: tuple[float, float] = (0.9, 0.99)
@@ -172,6 +177,8 @@ class Recipe:
     margin: float = 1.2
     centre: bool = False
     narrow: bool = False
+    ends_apart: bool = False
+    refit_at: float = 0.0
     delta_2: int | None = 2
     solver: Solver = "plain"
     train_weights: bool = True
@@ -217,6 +224,8 @@ class Recipe:
         check_kinds(self.odd_kinds)
         if self.odd_calibration < 0:
             raise ConfigError(f"a recipe's odd_calibration is a number of windows, got {self.odd_calibration}")
+        if not 0 <= self.refit_at < 1:
+            raise ConfigError(f"a recipe's refit_at is a share of the cooldown in [0, 1), got {self.refit_at}")
         if not 0 <= self.enough < 1:
             raise ConfigError(f"a recipe's enough is a share of iterations in [0, 1), got {self.enough}")
         if not (0 < self.tolerance < 1 and self.clip > 0):
@@ -232,8 +241,8 @@ class Recipe:
         for name, known in (("solver", SOLVERS), ("counts", COUNTS), ("support", SUPPORTS), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"unknown {name} {getattr(self, name)!r}; have: {', '.join(known)}")
-        at_least_one = ("patience", "least_init", "calibration_windows", "validate_every", "validate_batches")
-        for name in (*at_least_one, "checkpoint_every", "price_every"):
+        at_least_one = ("patience", "least_init", "least_refine", "calibration_windows", "validate_every")
+        for name in (*at_least_one, "validate_batches", "checkpoint_every", "price_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"a recipe's {name} must be at least 1, got {getattr(self, name)}")
         self._check_phases()
@@ -286,9 +295,11 @@ class Recipe:
         del body["recompute"]
         if self.activation_tolerance == 1e-3:
             del body["activation_tolerance"]
+        if self.least_refine == 1:
+            del body["least_refine"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
-        for name in ("centre", "narrow", "variance_spread", "enough"):
+        for name in ("centre", "narrow", "variance_spread", "enough", "ends_apart", "refit_at"):
             if not getattr(self, name):
                 del body[name]
         if not self.price_share:

@@ -143,7 +143,7 @@ def train(
                 _enter(run, position.phase)
                 position.entered, resumed = True, None  # a phase begins with fresh moments
             if phase.updates:
-                run_phase(run, position.phase, phase, resumed)
+                run_phase(run, position.phase, phase, resumed, _refits(run, position.phase))
             position.phase, position.update, position.entered = PHASES[PHASES.index(position.phase) + 1], 0, False
             run.save()
         if shard:
@@ -247,8 +247,8 @@ def _enter(run: Run, phase: str) -> None:
         position.seed = seed.iterations()
         # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
         run.journal.write("calibrated", position.step + 1, {"iterations": seed.iterations(), "counts": seed.counts()})
-        least = {"softmax_init": recipe.least_init}
-        enough = int(recipe.enough * sum(seed.iterations().values()))
+        least = {"softmax_init": recipe.least_init, "softmax_refine": recipe.least_refine}
+        enough = round(recipe.enough * sum(seed.iterations().values()))
         position.targets = BackOff.start(
             prepared.sites, patience=recipe.patience, gap=recipe.gap, least=least, enough=enough
         )
@@ -257,7 +257,20 @@ def _enter(run: Run, phase: str) -> None:
             prepared.freeze()
         position.targets, position.weights = None, {}
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
-            prepared.adopt(refitted(run, argmax=False), keep_logits=True)
+            _fit_again(run)
+
+
+def _fit_again(run: Run) -> None:
+    """Frozen counts go on with constants for the weights as they are."""
+    run.prepared.adopt(refitted(run, argmax=False), keep_logits=True)
+
+
+def _refits(run: Run, phase: str) -> dict[int, Callable[[], None]]:
+    """By update, what happens within a phase: the recipe's refit in a cooldown on frozen counts."""
+    recipe = run.recipe
+    if phase != "cooldown" or not recipe.refit_at or recipe.cooldown.halting != "hard":
+        return {}
+    return {round(recipe.refit_at * recipe.cooldown.updates): lambda: _fit_again(run)}
 
 
 def _finish(run: Run, argmax: bool) -> Calibration:
