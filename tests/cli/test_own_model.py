@@ -174,10 +174,10 @@ def test_python_takes_names_and_any_text(place: Path, tmp_path: Path) -> None:
 
 def test_a_recipe_is_adjusted_in_its_own_proportions() -> None:
     base = training.recipe("default-model")
-    made = base.adjusted(context=64, updates=1040, lr=1e-3, batch=8)
+    made = base.adjusted(context=64, updates=1440, lr=1e-3, batch=8)
     assert made.context == 64
-    assert made.updates == 2 * base.updates == 1040
-    assert [p.updates for p in made.phases.values()] == [180, 560, 300]
+    assert made.updates == 2 * base.updates == 1440
+    assert [p.updates for p in made.phases.values()] == [180, 560, 700]
     assert {p.tokens_per_update for p in made.phases.values()} == {8 * 64}
     assert [p.lr / q.lr for p, q in zip(made.phases.values(), base.phases.values())] == pytest.approx([5.0] * 3)
     assert base.adjusted(context=100).squeeze.tokens_per_update == 41 * 100  # as near 4096 as whole windows allow

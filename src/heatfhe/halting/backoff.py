@@ -97,5 +97,10 @@ class BackOff:
         """Inverse of as_json."""
         targets = {n: Target(count=c, held=h, lowered_at=at) for n, c, h, at in body["targets"]}
         ends = {"floors": dict(body["floors"]), "least": dict(body.get("least", {}))}
-        rest = {"patience": body["patience"], "gap": body["gap"], "enough": body.get("enough", 0)}
-        return cls(targets=targets, **ends, **rest)
+        return cls(
+            targets=targets,
+            **ends,
+            patience=body["patience"],
+            gap=body["gap"],
+            enough=body.get("enough", 0),
+        )
