@@ -78,8 +78,8 @@ def default_model(solver: Solver = "plain") -> Recipe:
     odd windows, some of the tokens that the parent bears worst, are in every calibration, and sums are held at an
     eighth of their domains, so that no odd sequence diverges (docs/results/heat-default.md).
 
-    The relaxed solver, which is ours, begins with fewer iterations, each worth more: a quarter of lambda_iter, and a
-    softmax's reciprocals are pulled down to two and one iterations.
+    The relaxed solver, which is ours, begins with fewer iterations, each worth more: a quarter of lambda_iter, half
+    of the calibrated iterations, and a softmax's reciprocals are pulled down to two and one.
     """
     relaxed = solver == "relaxed"
     return Recipe(
@@ -123,7 +123,7 @@ def default_model(solver: Solver = "plain") -> Recipe:
         gap=20,
         least_init=2 if relaxed else 4,
         least_refine=1 if relaxed else 4,
-        enough=0.42,
+        enough=0.5 if relaxed else 0.42,
         support="site",
         calibration_windows=128,
         centre=True,
