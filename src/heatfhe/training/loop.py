@@ -106,10 +106,7 @@ def _run_updates(
     run: Run, name: str, phase: Phase, resumed: dict[str, Any] | None, refits: Mapping[int, Callable[[], None]]
 ) -> None:
     recipe, prepared, position = run.recipe, run.prepared, run.position
-    configure(prepared, phase, recipe, position.variances)
-    run.sizes = {}
-    if run.carried is not None and recipe.noise and phase.halting != "none" and prepared.calibration is not None:
-        run.sizes = run.carried(prepared.calibration)
+    _turn_to(run, phase)
     run.optimizer = make_optimizer(prepared, phase, recipe)
     if resumed is not None:
         checkpoint.restore_optimizer(run.optimizer, resumed)
@@ -127,7 +124,7 @@ def _run_updates(
         began = time.monotonic()
         if position.update in refits:  # a run resumed here has not been refitted: checkpoints are older
             refits[position.update]()
-            configure(prepared, phase, recipe, position.variances)
+            _turn_to(run, phase)
             captured = _capture(run, phase, micro) if captured is not None else None
         for group in optimizer.param_groups:
             group["lr"] = phase.logit_lr if group["name"] == "logits" else phase.rate(position.update)
@@ -158,6 +155,15 @@ def _run_updates(
             run.save()
             raise Stopped
     run.reporter.done(name)
+
+
+def _turn_to(run: Run, phase: Phase) -> None:
+    """The model, and the sizes at which noise meets it, as a phase and the constants of this moment have them."""
+    recipe, prepared = run.recipe, run.prepared
+    configure(prepared, phase, recipe, run.position.variances)
+    run.sizes = {}
+    if run.carried is not None and recipe.noise and phase.halting != "none" and prepared.calibration is not None:
+        run.sizes = run.carried(prepared.calibration)
 
 
 def _take_prices(run: Run, phase: Phase) -> None:
