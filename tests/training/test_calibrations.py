@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,9 +52,9 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_end(after: int, tmp_path: Pat
     assert shifts(tmp_path / "twice") == shifts(tmp_path / "whole")
 
 
-def refitting(**changes: Any) -> Recipe:
+def refitting() -> Recipe:
     base = short(checkpoint_every=1)
-    return replace(base, cooldown=replace(base.cooldown, updates=4), refit_at=0.5, **changes)
+    return replace(base, cooldown=replace(base.cooldown, updates=4), refit_at=0.5)
 
 
 def test_constants_are_fitted_again_within_a_cooldown(monkeypatch: pytest.MonkeyPatch) -> None:
