@@ -66,7 +66,8 @@ def operations(slots: int) -> dict[str, Callable[[Any, Any, Any], Any]]:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_predicted_errors_are_those_of_the_native_engine(name: str) -> None:
-    """Standard deviations over all slots within a factor of 1.5 at N = 2^11, 2^12, 2^13; the worst slot's within 2."""
+    """At N = 2^11, 2^12, 2^13: standard deviations over all slots within a factor of 1.3, one slot in a hundred's
+    errors within 1.5. The worst slot alone tells little: over 36 secrets it was 0.55 to 2.5 times the prediction."""
     pytest.importorskip("numba", reason="the native engine needs numba")
     from heatfhe.client.keyring_native import NativeKeyring
     from heatfhe.engine.native import NativeEngine
@@ -82,8 +83,9 @@ def test_predicted_errors_are_those_of_the_native_engine(name: str) -> None:
         exact = does(quiet, quiet.value(x), quiet.value(y)).slots
         real = (ring.decrypt(native.dump(does(native, *blobs))) - exact).real
         predicted = does(loud, loud.value(x), loud.value(y)).slots - exact
-        assert 1 / 1.5 < real.std() / predicted.std() < 1.5, (what, real.std(), predicted.std())
-        assert 1 / 2 < np.abs(real).max() / np.abs(predicted).max() < 2, what
+        assert 1 / 1.3 < real.std() / predicted.std() < 1.3, (what, real.std(), predicted.std())
+        tails = [float(np.quantile(np.abs(error), 0.99)) for error in (real, predicted)]
+        assert 1 / 1.5 < tails[0] / tails[1] < 1.5, (what, tails)
 
 
 @pytest.mark.parametrize(("ahead", "least", "most"), [(True, 20.0, 24.0), (False, 13.5, 18.0)])
@@ -94,7 +96,8 @@ def test_bits_lost_by_products_are_foreseen(
 
     Numerators that begin at nothing, in copies that are not added up, lose six bits under encryption. Noise at
     refreshes alone, the same in all copies, does not show it, nor does rounding without the mean that a refresh takes
-    of a value's repetitions: one foresees 22 bits, the other 7 or 8.
+    of a value's repetitions: one foresees 22 bits, the other 7 or 8. Bits of one encryption spread by 0.6 about their
+    mean, so six are taken, under two secrets.
     """
     pytest.importorskip("numba", reason="the native engine needs numba")
     from heatfhe.client.keyring_native import NativeKeyring
@@ -106,17 +109,20 @@ def test_bits_lost_by_products_are_foreseen(
     wide, params = wide_circuit(), preset("insecure-native-11")
     made = plan(wide, params, programs=("logits",), precision=8.0)
     exact, packing = wide.run(np.array([[3]]))[0, 0], made.packing
-    request = key_request(made)
-    ring = NativeKeyring(request)
-    native = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
-    x = native.parse(ring.encrypt(packing.pack_residual(wide.folded.token[3]), level=params.levels))
-    (parts,) = run(made, wide, native, [[x]], program=ProgramName.LOGITS)
-    measured = logit_bits(exact, packing.unpack_vocabulary([ring.decrypt(native.dump(p)).real for p in parts]))
+    request, measured = key_request(made), []
+    for _ in range(2):
+        ring = NativeKeyring(request)
+        native = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
+        for _ in range(3):
+            x = native.parse(ring.encrypt(packing.pack_residual(wide.folded.token[3]), level=params.levels))
+            (parts,) = run(made, wide, native, [[x]], program=ProgramName.LOGITS)
+            row = packing.unpack_vocabulary([ring.decrypt(native.dump(p)).real for p in parts])
+            measured.append(logit_bits(exact, row))
     clear = noisy_engine(made, (params.noise,) * 7, rounding=(1.0,) * 7)
     foreseen = [logit_bits(exact, row) for row in logit_rows(made, wide, clear, [3])[0]]
     (alone,) = (logit_bits(exact, row) for row in logit_rows(made, wide, noisy_engine(made, (params.noise,)), [3])[0])
-    assert least < measured < most
-    assert abs(np.mean(foreseen) - measured) < 2.0, (foreseen, measured)
+    assert least < np.mean(measured) < most, measured
+    assert abs(np.mean(foreseen) - np.mean(measured)) < 2.0, (foreseen, measured)
     assert alone > 20.0
 
 
@@ -135,26 +141,35 @@ def test_a_native_refresh_takes_the_mean_of_repetitions() -> None:
 
 
 def test_copies_of_a_refreshed_value_err_each_by_itself() -> None:
-    """So the error of a number that fills all slots is no common factor of what it multiplies; in the clear as well."""
+    """So the error of a number that fills all slots is no common factor of what it multiplies; in the clear as well.
+
+    Under one secret copies err by 0.7 of the stated noise, give or take 0.1, and their means by 0.17 of that, give or
+    take 0.07 (40 refreshes under 20 secrets); six secrets are taken together.
+    """
     pytest.importorskip("numba", reason="the native engine needs numba")
     from heatfhe.client.keyring_native import NativeKeyring
     from heatfhe.engine.native import NativeEngine
 
     params = preset("insecure-native-12-r40")
     request = KeyRequest(params=params, rotations=(), bootstrap_periods=(16,))
-    ring, slots = NativeKeyring(request), params.slots
-    native = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
-    x = np.tile(np.random.default_rng(1).uniform(-0.3, 0.3, 16), slots // 16)
-    real = native.bootstrap(native.parse(ring.encrypt(x, level=0)), period=16, bound=1.0)
-    clear = ClearEngine(
-        params, strict=False, rounding=OperationNoise(params=params, strengths=(0.0,)),
-        noise=BootstrapNoise(sigma=params.noise), rng=np.random.default_rng(0),
-    )  # fmt: skip
-    foreseen = clear.bootstrap(clear.value(x), period=16, bound=1.0).slots - x
-    for error in (ring.decrypt(native.dump(real)).real - x, foreseen):
-        copies = error.reshape(-1, 16)
-        assert 0.5 * params.noise < copies.std() < 1.5 * params.noise
-        assert np.sqrt((copies.mean(axis=0) ** 2).mean()) < copies.std() / 3  # a ninth of its square, of 128 copies
+    x = np.tile(np.random.default_rng(1).uniform(-0.3, 0.3, 16), params.slots // 16)
+    real, foreseen = [], []
+    for seed in range(6):
+        ring = NativeKeyring(request)
+        native = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
+        fresh = native.bootstrap(native.parse(ring.encrypt(x, level=0)), period=16, bound=1.0)
+        real.append(ring.decrypt(native.dump(fresh)).real - x)
+        clear = ClearEngine(
+            params, strict=False, rounding=OperationNoise(params=params, strengths=(0.0,)),
+            noise=BootstrapNoise(sigma=params.noise), rng=np.random.default_rng(seed),
+        )  # fmt: skip
+        foreseen.append(clear.bootstrap(clear.value(x), period=16, bound=1.0).slots - x)
+    for errors in (real, foreseen):
+        copies = [error.reshape(-1, 16) for error in errors]
+        spreads = [error.std() for error in copies]
+        means = [np.sqrt((error.mean(axis=0) ** 2).mean()) for error in copies]
+        assert 0.5 * params.noise < np.mean(spreads) < 1.5 * params.noise
+        assert np.mean(means) < np.mean(spreads) / 3  # a ninth of its square, of 128 copies
 
 
 def test_figures_of_the_full_set() -> None:
