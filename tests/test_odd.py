@@ -148,3 +148,24 @@ def test_refusals_and_small_counts() -> None:
     assert some_of(TEXT, 4)[:, 0].tolist() == TEXT[::2, 0].tolist()
     assert len(some_of(TEXT, 100)) == 8
     assert len(some_of(TEXT, 0)) == 0
+
+
+@pytest.mark.parametrize("kind", [*KINDS, HARD])
+def test_tokens_left_out_are_in_no_window(kind: str) -> None:
+    hard = Hard(np.array([3, 5, 7]), np.full(3, 1 / 3))
+    banned = [0, 5, *range(10, 30)]
+    free = odd_rows([kind], 200, TEXT, VOCABULARY, 0, hard=hard)
+    rows = odd_rows([kind], 200, TEXT, VOCABULARY, 0, hard=hard, without=banned)
+    assert np.isin(free, banned).any()
+    assert not np.isin(rows, banned).any()
+    assert np.array_equal(rows[~np.isin(free, banned)], free[~np.isin(free, banned)])
+    assert rows.max() < VOCABULARY
+
+
+def test_a_pattern_stays_one_where_tokens_are_left_out() -> None:
+    free = odd_rows(["repeated"], 200, TEXT, VOCABULARY, 0)
+    rows = odd_rows(["repeated"], 200, TEXT, VOCABULARY, 0, without=range(VOCABULARY // 2))
+    for before, after in zip(free, rows, strict=True):
+        assert len(np.unique(np.stack([before, after]), axis=1)[0]) == len(np.unique(before))
+    with pytest.raises(ConfigError, match="have none left"):
+        odd_rows(["repeated"], 1, TEXT, VOCABULARY, 0, without=range(VOCABULARY))

@@ -60,9 +60,18 @@ def beside(share: float, count: int, name: str = "odd_share") -> int:
 
 
 def odd_rows(
-    kinds: Sequence[str], count: int, text: Rows, vocabulary: int, seed: int, *, hard: Hard | None = None
+    kinds: Sequence[str],
+    count: int,
+    text: Rows,
+    vocabulary: int,
+    seed: int,
+    *,
+    hard: Hard | None = None,
+    without: Sequence[int] = (),
 ) -> Rows:
     """``count`` sequences as long as the rows of ``text``, of each kind in turn; the same for the same seed.
+
+    None holds a token of ``without``: such tokens are exchanged for others, each for one other within a row.
 
     ``random``    every token drawn uniformly from the vocabulary.
     ``shuffled``  a row of the text in random order.
@@ -80,7 +89,18 @@ def odd_rows(
     made = np.empty((count, text.shape[1]), dtype=np.int64)
     for i in range(count):
         made[i] = _row(kinds[i % len(kinds)], rng, text, vocabulary, hard)
+    if len(without):
+        _exchange(made, np.setdiff1d(np.arange(vocabulary), without), without, np.random.default_rng([seed, 5]))
     return made
+
+
+def _exchange(rows: Rows, allowed: NDArray[np.int64], without: Sequence[int], rng: np.random.Generator) -> None:
+    """Put allowed tokens where rows hold others, in place; a pattern that repeats stays one."""
+    if not len(allowed):
+        raise ConfigError(f"odd windows without {len(without)} tokens have none left; leave fewer out (odd_without)")
+    for i in np.flatnonzero(np.isin(rows, without).any(axis=1)):
+        for token in np.intersect1d(rows[i], without):
+            rows[i][rows[i] == token] = rng.choice(allowed)
 
 
 def _row(kind: str, rng: np.random.Generator, text: Rows, vocabulary: int, hard: Hard | None) -> NDArray[Any]:
@@ -131,6 +151,7 @@ def hard_tokens(
     held: float = HELD,
     divisor: float = 2.0,
     every: int = 1,
+    without: Sequence[int] = (),
     batch: int = 256,
     reporter: Reporter = SILENT,
 ) -> Hard:
@@ -141,8 +162,8 @@ def hard_tokens(
     hardly ever show it. ``run(tokens, tap)`` runs a model, or a circuit, on rows of tokens and shows each softmax's
     scores (B, heads, T, S) to the tap as ``NAME/scores``; ``divisor`` divides them, as delta_2 does.
 
-    Domain  each ``every``-th token of the vocabulary, TRIED times or as often as the context holds, ``batch`` tokens at
-            a time.
+    Domain  each ``every``-th token of the vocabulary but those of ``without``, TRIED times or as often as the context
+            holds, ``batch`` tokens at a time.
     Bound   none: patterns of several tokens, and tokens inside a text, can be worse.
     Depth   none.
     Source  the squared excess over ``held``, which a range loss would add, is the weight a token is drawn with.
@@ -155,7 +176,7 @@ def hard_tokens(
             heights[name].append(_log_mean(value[..., -1, :], divisor))
         return value
 
-    tokens = np.arange(0, vocabulary, every, dtype=np.int64)
+    tokens = np.setdiff1d(np.arange(0, vocabulary, every, dtype=np.int64), without)
     reporter.start("hard tokens", -(-len(tokens) // batch))
     for start in range(0, len(tokens), batch):
         run(np.repeat(tokens[start : start + batch, None], length, axis=1), tap)

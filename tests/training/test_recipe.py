@@ -84,6 +84,7 @@ def test_a_phase_that_cannot_work_is_not_made(changes: dict[str, Any], words: st
         ({"odd_kinds": ("random", "rude")}, "'rude' is no kind of them; have: random, shuffled, repeated, replaced"),
         ({"odd_kinds": ()}, "an empty list is no kind"),
         ({"odd_calibration": -1}, "odd_calibration is a number of windows, got -1"),
+        ({"odd_without": (3, -2)}, "odd_without holds numbers of tokens, got -2"),
         ({"solver": "quick"}, "plain, relaxed"),
         ({"counts": "guessed"}, "learned, calibrated, fixed"),
         ({"precision": "int8"}, "bf16, float32"),
@@ -159,6 +160,7 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance", "price_share")
     last = ("price_every", "centre", "narrow", "variance_spread", "enough", "least_refine", "ends_apart", "refit_at")
+    last = (*last, "odd_without")
     for field in (*later, *last):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))

@@ -80,11 +80,15 @@ def stress_rows(
     seed: int = 0,
     kinds: Sequence[str] = KINDS,
     hard: Hard | None = None,
+    without: Sequence[int] = (),
 ) -> dict[str, Rows]:
-    """``count`` odd windows of each kind; without a text there is nothing to shuffle or to change."""
+    """``count`` odd windows of each kind; where there is no text there is nothing to shuffle or to change.
+
+    None holds a token of ``without``, which a recipe's ``odd_without`` names.
+    """
     usable = kinds if text is not None else [kind for kind in kinds if kind in ("random", "repeated", HARD)]
     like = np.zeros((1, positions), dtype=np.int64) if text is None else text
-    return {kind: odd_rows([kind], count, like, vocabulary, seed, hard=hard) for kind in usable}
+    return {kind: odd_rows([kind], count, like, vocabulary, seed, hard=hard, without=without) for kind in usable}
 
 
 def text_rows(name: str, tokens: NDArray[Any], positions: int, count: int) -> Rows:

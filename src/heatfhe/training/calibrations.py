@@ -44,7 +44,7 @@ def borne_badly(prepared: Prepared, recipe: Recipe, reporter: Reporter) -> Hard 
     return hard_tokens(
         run, words, recipe.context, held=recipe.denominator_bound, divisor=recipe.delta_2 or 2,
         every=math.ceil(words * length / max(length, SEARCHED * trained)), batch=max(1, recipe.micro_tokens // length),
-        reporter=reporter,
+        without=recipe.odd_without, reporter=reporter,
     )  # fmt: skip
 
 
@@ -73,7 +73,10 @@ def sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:
     rows = text[: r.calibration_windows]
     if odd:
         count, vocabulary = r.odd_calibration // 2, run.prepared.architecture.shape.vocabulary
-        fresh = odd_rows(r.odd_kinds, count if r.odd_share else 0, text, vocabulary, r.seed + UNTRAINED, hard=run.hard)
+        fresh = odd_rows(
+            r.odd_kinds, count if r.odd_share else 0, text, vocabulary, r.seed + UNTRAINED, hard=run.hard,
+            without=r.odd_without,
+        )  # fmt: skip
         rows = fresh if marks is None else np.concatenate([windows[marks][: r.odd_calibration - count], fresh])
     sequences = torch.from_numpy(rows[:, :-1]).to(run.accelerator.device)
     return list(sequences.split(max(1, r.micro_tokens // r.context))) if len(rows) else []

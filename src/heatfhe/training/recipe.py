@@ -114,6 +114,8 @@ class Recipe:
                           predictions and the range loss, not through their tokens (ours; the paper has none).
     ``odd_calibration``   odd windows that every calibration sees beside ``calibration_windows`` of the text, so that no
                           domain ends below what they reach.
+    ``odd_without``       tokens that no odd window holds: those that no domain can take in, such as an end of text
+                          that is a thousand times as large as any other token (ours).
     ``price_share``       how far the iteration loss goes by what an iteration costs at each site
                           (``train(prices=...)``): 0 counts them alike, as in the paper; 1 by price alone (ours).
     ``price_every``       updates of phase two after which the prices are taken again, at the counts of that moment.
@@ -189,6 +191,7 @@ class Recipe:
     odd_share: float = 0.05
     odd_kinds: tuple[str, ...] = KINDS
     odd_calibration: int = 192
+    odd_without: tuple[int, ...] = ()
     price_share: float = 0.0
     price_every: int = 400
     noise: float = 0.0
@@ -224,6 +227,8 @@ class Recipe:
         check_kinds(self.odd_kinds)
         if self.odd_calibration < 0:
             raise ConfigError(f"a recipe's odd_calibration is a number of windows, got {self.odd_calibration}")
+        if any(token < 0 for token in self.odd_without):
+            raise ConfigError(f"a recipe's odd_without holds numbers of tokens, got {min(self.odd_without)}")
         if not 0 <= self.refit_at < 1:
             raise ConfigError(f"a recipe's refit_at is a share of the cooldown in [0, 1), got {self.refit_at}")
         if not 0 <= self.enough < 1:
@@ -299,7 +304,7 @@ class Recipe:
             del body["least_refine"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
-        for name in ("centre", "narrow", "variance_spread", "enough", "ends_apart", "refit_at"):
+        for name in ("centre", "narrow", "variance_spread", "enough", "ends_apart", "refit_at", "odd_without"):
             if not getattr(self, name):
                 del body[name]
         if not self.price_share:

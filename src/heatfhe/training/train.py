@@ -194,7 +194,10 @@ def _told(recipe: Recipe, carried: Sizes | None, prices: Prices | None) -> dict[
 def with_odd(windows: Windows, recipe: Recipe, vocabulary: int, hard: Hard | None = None) -> Windows:
     """The training windows with a recipe's odd ones among them."""
     count = beside(recipe.odd_share, len(windows.rows))
-    return windows.mixed(odd_rows(recipe.odd_kinds, count, windows.rows, vocabulary, recipe.seed, hard=hard))
+    odd = odd_rows(
+        recipe.odd_kinds, count, windows.rows, vocabulary, recipe.seed, hard=hard, without=recipe.odd_without
+    )
+    return windows.mixed(odd)
 
 
 def _agreed(hard: Hard | None) -> Hard | None:
