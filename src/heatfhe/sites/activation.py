@@ -34,14 +34,14 @@ class ActivationSite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The activation of every entry, in the switch's mode."""
+        kernels = self.switch.kernels(x)
+        if kernels is not None and self.stage.function in _FUSED:
+            fused: Tensor = kernels.activate(self, x)
+            return fused
         return self.switch.behind(self.original[0], self._rows, x)
 
     def _rows(self, x: Tensor) -> Tensor:
         switch, stage = self.switch, self.stage
-        kernels = switch.kernels(x)
-        if kernels is not None and stage.function in _FUSED:
-            fused: Tensor = kernels.activate(self, x)
-            return fused
         if switch.bounds is not None:
             switch.penalise("activation", x, switch.bounds.activation, x.numel() // x.shape[-1])
         x = switch.see(f"{stage.name}/in", switch.see(stage.reads, x))

@@ -11,7 +11,8 @@ r2 = refine(r1^2 S2), because r1 is constant along a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,7 +50,6 @@ class AttentionSite(nn.Module):
         self.layer = layers(architecture.stages)[stage.name]
         self.original = (original,)  # in a tuple, so that torch does not count it as a child
         self.calibration: SoftmaxCalibration | None = None
-        self._angles: tuple[Any, tuple[Tensor, ...]] = None, ()  # of the last forward
         made = writers(architecture.stages)
         projections = [made[value] for value in stage.inputs]
         outputs = readers(architecture.stages, stage.writes)
@@ -79,15 +79,9 @@ class AttentionSite(nn.Module):
         made = [switch.see_rows(value, part) for value, part in zip(stage.inputs, made, strict=True)]
         cache = kwargs.get("past_key_values", kwargs.get("past_key_value"))  # the name depends on transformers' version
         kernels = switch.kernels(made[0])
-        if (
-            kernels is not None
-            and cache is None
-            and not self.dropout
-            and not switch.public
-            and kernels.supports(self, made)
-        ):
+        if kernels is not None and cache is None and not self.dropout and kernels.supports(self, made):
             return self._project(kernels.attend(self, made)), None
-        head_width = sum(part.shape[-1] for part in made) // (stage.heads + 2 * stage.cached)
+        head_width = self.head_width(made)
         parts = made if len(made) == 3 else made[0].split(stage.widths(head_width), dim=-1)
         q, k, v = (part.unflatten(-1, (-1, head_width)).transpose(1, 2) for part in parts)
         if stage.rotary is not None:
@@ -100,24 +94,32 @@ class AttentionSite(nn.Module):
         if stage.shared > 1:
             k, v = (part.repeat_interleave(stage.shared, dim=1) for part in (k, v))
         exact = switch.mode == "exact" and switch.tap is None and switch.bounds is None
-        front = k[..., : switch.public, :], v[..., : switch.public, :]
-        out = switch.behind(
-            lambda rows: attend_exactly(self, rows, *front),
-            lambda rows: attend_exactly(self, rows, k, v) if exact else attend_eagerly(self, rows, k, v),
-            q,
-        )
+        if exact:
+            out = attend_exactly(self, q, k, v)
+        else:
+            front = k[..., : switch.public, :], v[..., : switch.public, :]
+            out = switch.behind(
+                lambda rows: attend_exactly(self, rows, *front), lambda rows: attend_eagerly(self, rows, k, v), q
+            )
         out = switch.see_rows(stage.writes, out.transpose(1, 2).flatten(-2).to(made[0].dtype))
         return self._project(out), None
 
     def _turned(self, q: Tensor, k: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Queries and keys turned by their positions; the model's own angles are float32 whatever its weights are."""
-        base, rows, half = self.stage.rotary, q.shape[-2], q.shape[-1] // 2
+        rows, width = q.shape[-2:]
+        tables = self.angles(width, start + rows, q.device, q.dtype)
+        cosine, sine = (table[start : start + rows] for table in tables)
+        return q * cosine + q.roll(width // 2, -1) * sine, k * cosine + k.roll(width // 2, -1) * sine
+
+    def angles(self, width: int, rows: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of at least so many positions, each (positions, head width)."""
+        base = self.stage.rotary
         assert base is not None
-        if self._angles[0] != (key := (start, rows, q.device, q.dtype)):
-            made = (torch.as_tensor(part).to(q) for part in turns(base, 2 * half, range(start, start + rows)))
-            self._angles = key, tuple(made)
-        cosine, sine = self._angles[1]
-        return q * cosine + q.roll(half, -1) * sine, k * cosine + k.roll(half, -1) * sine
+        return _tables(base, width, 1 << max(rows - 1, 0).bit_length(), device, dtype)
+
+    def head_width(self, made: Sequence[Tensor]) -> int:
+        """Entries of a head, from what the projections made."""
+        return sum(part.shape[-1] for part in made) // (self.stage.heads + 2 * self.stage.cached)
 
     def _project(self, out: Tensor) -> Tensor:
         for name in self._outputs:
@@ -202,6 +204,14 @@ class AttentionSite(nn.Module):
             return switch.see(f"{name}/inverse", expected_reciprocal(mean, second, second_p))
 
         return init, refine
+
+
+@cache
+def _tables(base: float, width: int, rows: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Angles on a device, of a power of two of rows: few tables, never let go, since captured updates read them."""
+    with torch.inference_mode(False):
+        cosine, sine = (torch.as_tensor(part).to(device, dtype) for part in turns(base, width, range(rows)))
+    return cosine, sine
 
 
 def attend_eagerly(site: AttentionSite, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -30,7 +30,17 @@ class NormSite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The norm of the last axis, in the switch's mode; one number per row goes through the solvers."""
-        return self.switch.behind(self._exact, self._rows, x)
+        switch, stage = self.switch, self.stage
+        if stage.centred and switch.mode == "exact" and switch.tap is None and switch.bounds is None:
+            return self._exact(x)
+        if switch.bounds is not None and math.isfinite(switch.bounds.spread) and stage.name in switch.medians:
+            variances = self._variances(switch.private(x))
+            switch.add_term("spread", astray(variances, switch.medians[stage.name], switch.bounds.spread))
+        kernels = switch.kernels(x)
+        if kernels is not None:
+            fused: Tensor = kernels.norm(self, x)
+            return fused
+        return switch.behind(self._exact, self._rows, x)
 
     def _exact(self, x: Tensor) -> Tensor:
         if self.stage.centred:
@@ -40,14 +50,6 @@ class NormSite(nn.Module):
 
     def _rows(self, x: Tensor) -> Tensor:
         switch, stage = self.switch, self.stage
-        if stage.centred and switch.mode == "exact" and switch.tap is None and switch.bounds is None:
-            return self._exact(x)
-        if switch.bounds is not None and math.isfinite(switch.bounds.spread) and stage.name in switch.medians:
-            switch.add_term("spread", astray(self._variances(x), switch.medians[stage.name], switch.bounds.spread))
-        kernels = switch.kernels(x)
-        if kernels is not None and stage.centred and self.bias is not None:
-            fused: Tensor = kernels.norm(self, x)
-            return fused
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         carried = wide - wide.mean(dim=-1, keepdim=True) if stage.centred else wide
         carried = switch.see(stage.reads, carried)  # the stream a circuit carries

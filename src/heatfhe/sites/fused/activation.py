@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An activation for training on a GPU: guard, function and range term in one kernel each way."""
+"""An activation for training on a GPU: guard, function and range term in one kernel each way.
+
+Of every T rows the first ``public`` are exact: no guard, no range term.
+"""
 
 from __future__ import annotations
 
@@ -32,56 +35,77 @@ def _value_and_slope(x, FUNCTION: tl.constexpr):
 
 
 @triton.jit
-def _forward(X, Y, PEN, size, guard, bound, FUNCTION: tl.constexpr, B: tl.constexpr):
+def _open(pid, whole, front, B: tl.constexpr):
+    """Which of a block's entries stand in the first ``front`` of their sequence's ``whole``."""
+    return (((pid * B) % whole).to(tl.int32) + tl.arange(0, B)) % whole < front
+
+
+@triton.jit
+def _forward(
+    X, Y, PEN, size, whole, front, guard, bound, FUNCTION: tl.constexpr, PUBLIC: tl.constexpr, B: tl.constexpr
+):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
     at = pid * B + tl.arange(0, B)
     x = tl.load(X + at, mask=at < size, other=0.0).to(tl.float32)
-    y, _ = _value_and_slope(tl.minimum(tl.maximum(x, -guard), guard), FUNCTION)
+    c = tl.minimum(tl.maximum(x, -guard), guard)
     over = tl.maximum(tl.abs(x) - bound, 0.0)
+    if PUBLIC:
+        opened = _open(pid, whole, front, B)
+        c = tl.where(opened, x, c)
+        over = tl.where(opened, 0.0, over)
+    y, _ = _value_and_slope(c, FUNCTION)
     tl.store(Y + at, y.to(Y.dtype.element_ty), mask=at < size)
     tl.store(PEN + pid, tl.sum(over * over, 0))
 
 
 @triton.jit
-def _backward(X, G, GP, DX, size, guard, bound, push, FUNCTION: tl.constexpr, B: tl.constexpr):
+def _backward(
+    X, G, GP, DX, size, whole, front, guard, bound, push,
+    FUNCTION: tl.constexpr, PUBLIC: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
     at = pid * B + tl.arange(0, B)
     x = tl.load(X + at, mask=at < size, other=0.0).to(tl.float32)
     g = tl.load(G + at, mask=at < size, other=0.0).to(tl.float32)
     c = tl.minimum(tl.maximum(x, -guard), guard)
+    over = tl.maximum(tl.abs(x) - bound, 0.0)
+    if PUBLIC:
+        opened = _open(pid, whole, front, B)
+        c = tl.where(opened, x, c)
+        over = tl.where(opened, 0.0, over)
     _, slope = _value_and_slope(c, FUNCTION)
     dx = tl.where(x == c, g * slope, 2.0 * push * (x - c))
-    over = tl.maximum(tl.abs(x) - bound, 0.0)
     dx += tl.load(GP + pid) * 2.0 * over * tl.where(x >= 0.0, 1.0, -1.0)
     tl.store(DX + at, dx.to(DX.dtype.element_ty), mask=at < size)
 
 
 class _Activate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, guard: float, bound: float, push: float, function: int) -> Any:
+    def forward(ctx: Any, x: Tensor, public: int, guard: float, bound: float, push: float, function: int) -> Any:
         blocks = triton.cdiv(x.numel(), BLOCK)
         y, pen = torch.empty_like(x), torch.empty(blocks, device=x.device, dtype=torch.float32)
-        _forward[(blocks,)](x, y, pen, x.numel(), guard, bound, FUNCTION=function, B=BLOCK)
+        ctx.sizes = x.numel(), x.shape[-2] * x.shape[-1], public * x.shape[-1]
+        ctx.options = {"FUNCTION": function, "PUBLIC": public > 0, "B": BLOCK}
+        _forward[(blocks,)](x, y, pen, *ctx.sizes, guard, bound, **ctx.options)
         ctx.save_for_backward(x)
-        ctx.constants = guard, bound, push, function
+        ctx.constants = guard, bound, push
         return y, pen
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, g_pen: Tensor) -> Any:
         (x,) = ctx.saved_tensors
-        guard, bound, push, function = ctx.constants
         dx = torch.empty_like(x)
         _backward[(g_pen.numel(),)](
-            x, g.contiguous(), g_pen.contiguous(), dx, x.numel(), guard, bound, push, FUNCTION=function, B=BLOCK
+            x, g.contiguous(), g_pen.contiguous(), dx, *ctx.sizes, *ctx.constants, **ctx.options
         )  # fmt: skip
-        return dx, None, None, None, None
+        return dx, None, None, None, None, None
 
 
 def activate(site: ActivationSite, x: Tensor) -> Tensor:
     """The analytic activation of every entry with its range term, exact or training: as ActivationSite eagerly.
 
-    Domain  any float32 or bf16 tensor on a GPU; training with guards clamps it to the fitted bound.
+    Domain  float32 or bf16 rows (..., T, d) on a GPU; training with guards clamps those not public to the fitted bound.
     Bound   float32 inside, rounded to x's dtype.
     Depth   none: training only.
     Source  heatfhe.sites.activation, which defines it.
@@ -90,8 +114,9 @@ def activate(site: ActivationSite, x: Tensor) -> Tensor:
     guarded = switch.guards and switch.mode == "training"
     guard = site.fitted().fit.bound if guarded else 1e30
     bound = switch.bounds.activation if switch.bounds is not None else 1e30
-    out, pen = _Activate.apply(x.contiguous(), guard, bound, switch.push, FUNCTIONS.index(site.stage.function))
+    function = FUNCTIONS.index(site.stage.function)
+    out, pen = _Activate.apply(x.contiguous(), switch.public, guard, bound, switch.push, function)
     if switch.bounds is not None:
-        switch.add_term("activation", pen.sum() * (x.shape[-1] / x.numel()))
+        switch.add_term("activation", pen.sum() * (x.shape[-1] / switch.private(x).numel()))
     result: Tensor = out
     return result
