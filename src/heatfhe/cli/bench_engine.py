@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from heatfhe.cli.console import Console
-from heatfhe.client import open_engine
 from heatfhe.engine import Engine, describe_machine, measure_costs, measure_request
 from heatfhe.errors import ConfigError
 from heatfhe.planning import preset
@@ -68,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Open the engine, measure, print and write."""
+    from heatfhe.client import open_engine  # only here: commands that take this module's options need no client
+
     params = preset(args.params or DEFAULT_PARAMS[args.engine])
     periods = [p for p in _integers("--periods", args.periods) if p < params.slots]
     levels = _integers("--levels", args.levels) if args.levels else None

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="parameter sets, with commas: noise enters at the bootstraps of each one's plan (default: at every site)",
     )
     add_spread_arguments(parser, "rows")
-    add_device_argument(parser, "where searches run: cpu (default) or cuda; everything else runs on the CPU")
+    add_device_argument(parser, "where searches run: cpu (default) or cuda; with --processes all else is on the CPU")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -6,18 +6,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatfhe.circuit import Circuit
+from heatfhe.cli.lanes import Lane, in_order, spread_over
 from heatfhe.cli.model_source import NOISE_SET, carried_in, load_text, model_folder, prices_in
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation import ComparisonRow, compare_circuit, plaintext_row, spread
@@ -27,8 +23,6 @@ from heatfhe.planning import preset as parameter_set
 from heatfhe.progress import SILENT, Reporter
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
-
     from heatfhe.planning import IterationPrices
     from heatfhe.training import Recipe
 
@@ -39,6 +33,8 @@ TRANSPLANT = "transplant"
 SEARCHED = {"atlas": False, "atlas-noisy": True}  # presets whose counts are searched, and whether under noise
 STRESSED = 8  # odd windows of each kind
 GENERATIONS = (50, 225)  # of a search's two stages
+SEARCHES = 3  # at a time on one GPU
+MEASURING, SEARCHING = 1 << 17, 1 << 21  # costs beside those of training: about 30 s, and about those of a training
 SEARCH_TOKENS = (4 * 512, 8 * 1024)  # that its candidates run on, and that its ends are judged on
 Done = Callable[["Job", list[ComparisonRow]], None]
 
@@ -73,11 +69,17 @@ class Job:
 
     @property
     def cost(self) -> int:
-        """Tokens seen in training, soft ones twice: the longest job is started first."""
+        """Tokens seen in training, soft ones twice, and what measuring costs: the longest job is started first."""
         if self.recipe is None:
-            return 0
+            return SEARCHING if self.kind == "searched" else MEASURING
         phases = self.recipe.phases.values()
-        return sum(p.updates * p.tokens_per_update * (2 if p.halting == "soft" else 1) for p in phases)
+        trained = sum(p.updates * p.tokens_per_update * (2 if p.halting == "soft" else 1) for p in phases)
+        return MEASURING + trained
+
+
+def _do(work: Comparison, job: Job) -> list[ComparisonRow]:
+    """One job's rows, in a process of a pool."""
+    return _kept(work).do(job)
 
 
 def _make_row(work: Comparison, jobs: Sequence[Job], number: int) -> int:
@@ -168,18 +170,6 @@ def _searched(name: str, solver: str, seed: int) -> Job:
     )  # fmt: skip
 
 
-def _end_with(parent: int, stop: Event) -> None:
-    """In a worker: end at once when told to, or when the command is gone. Rows go on from their checkpoints."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command, which tells us
-
-    def watch() -> None:
-        while not stop.wait(0.5) and os.getppid() == parent:
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What the rows share: the parent, its text, where results are kept, and how circuits are measured.
@@ -213,7 +203,7 @@ class Comparison:
         return [row for job in jobs for row in found[job.name]]
 
     def _alone(self, jobs: Sequence[Job], reporter: Reporter) -> Iterator[tuple[Job, list[ComparisonRow]]]:
-        for job in sorted(jobs, key=lambda job: bool(job.after)):
+        for job in in_order(jobs):
             yield job, self.do(job, reporter)
 
     def _spread(self, jobs: Sequence[Job], address: str, reporter: Reporter) -> None:
@@ -228,28 +218,11 @@ class Comparison:
         spread(task, range(len(made)), ray=address, name="rows", after=after, reporter=reporter)
 
     def _together(self, jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[ComparisonRow]]]:
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ[name] = "1"
-        waiting = [job for job in jobs if job.after]
-        first = sorted((job for job in jobs if not job.after), key=lambda job: -job.cost)
-        ended: set[str] = set()
-        context = get_context("spawn")
-        stop = context.Event()
-        pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with, initargs=(os.getpid(), stop))
-        try:
-            running: dict[Future[list[ComparisonRow]], Job] = {pool.submit(self.do, job): job for job in first}
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job = running.pop(future)
-                    yield job, future.result()
-                    ended.add(job.name)
-                    ready = [other for other in waiting if job.name in other.after and ended >= set(other.after)]
-                    running |= {pool.submit(self.do, other): other for other in ready}
-        except BaseException:  # Ctrl-C, or a row that failed: nothing goes on behind the back of who asked for it
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-        pool.shutdown()
+        """Rows as they end. Searches on a GPU have processes of their own; no other row sees the GPU then."""
+        apart = frozenset({"searched"}) if self.device != "cpu" else frozenset[str]()
+        others = frozenset(job.kind for job in jobs) - apart
+        lanes = [Lane(kinds=others, processes=processes, hide_gpu=bool(apart)), Lane(kinds=apart, processes=SEARCHES)]
+        return spread_over(lanes, jobs, partial(_do, self))
 
     def do(self, job: Job, reporter: Reporter = SILENT) -> list[ComparisonRow]:
         """A job's rows, one per parameter set: read where they are kept, else made now."""
