@@ -6,13 +6,16 @@
     python runs/heat_gpt2_shapes.py --shape tiny --context 32 --batch 2 --updates 3          # any machine
     python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --save medium.pt
     python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --load medium.pt --json medium.json
+    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --checkpoint DIR
+    python runs/encrypted_gpt2.py train --checkpoint DIR --train tokens.npy --share 0.1 --out OUT  # HEAT's own counts
 
 One run measures both: step time (median, middle 80 %) and peak memory of the control's step and of HEAT's, on the same
 rows, one after the other in one process, each from the same weights and with the same recomputation. The bars are a
 time of at most 1.35 and a peak of at most 1.15 times the control's. With --plain-seconds the model is first trained
 plainly on the text (its bytes as tokens, or .npy of token ids, either as .xz too) for that long, and its calibrated
-counts are printed; --save ends there, and --load goes on from it. The estimate that heat train refuses by stands beside
-the peak. On a CPU steps are eager and no peak is taken. A JSON line is printed for each thing that is finished.
+counts are printed; --save ends there, and --load goes on from it; --checkpoint writes it as a plain checkpoint, which
+any training of ours takes, and goes on. The estimate that heat train refuses by stands beside the peak. On a CPU steps
+are eager and no peak is taken. A JSON line is printed for each thing that is finished.
 """
 
 from __future__ import annotations
@@ -233,6 +236,7 @@ def main() -> None:
     )
     parser.add_argument("--plain-batch", type=int, default=16, help="windows of a plain update (default 16)")
     parser.add_argument("--save", type=Path, help="write the plainly trained weights here, and stop")
+    parser.add_argument("--checkpoint", type=Path, help="write the plainly trained model to this folder, and go on")
     parser.add_argument("--load", type=Path, help="start from weights written so")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of the calibration (default 1e-4)")
     parser.add_argument("--keep", action="store_true", help="keep activations instead, in both")
@@ -261,6 +265,8 @@ def main() -> None:
     if args.save is not None:
         torch.save(parent.state_dict(), args.save)
         return
+    if args.checkpoint is not None:
+        parent.save_pretrained(args.checkpoint)
     out |= compared(parent, rows, args, device)
     if args.json is not None:
         args.json.write_text(json.dumps(out, indent=1) + "\n")
