@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heatfhe.approx import ReciprocalFit, SoftmaxFit, fit_activation, fit_exponential
 from heatfhe.search import batched
-from heatfhe.search.fused import Fused, lifted
+from heatfhe.search.fused import Fused, lifted, piecewise
 
 
 def powers(width: float, passes: int = 1) -> Any:
@@ -66,3 +66,13 @@ def test_without_a_compiler_the_function_itself_runs(caplog: pytest.LogCaptureFi
         "h.0: could not be compiled (no Triton here) and runs several times slower"
     ]
     assert fused.forms == 0
+
+
+@pytest.mark.parametrize("size", [1, 300, 1 << 20])
+def test_in_pieces_no_bit_changes(size: int) -> None:
+    """Pieces of one matrix, of two with one left over, and the whole at once, of three and of four axes."""
+    for function in (powers(3.0), powers(5.0, passes=3), activated(4.0)):
+        for x in (rows(), rows()[0], rows()[0, 0]):
+            found = piecewise(function, size)(x)
+            assert all(torch.equal(a, b) for a, b in zip(found, function(x), strict=True))
+            assert [part.shape for part in found] == [part.shape for part in function(x)]

@@ -32,7 +32,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.circuit import embed as embed_rows
 from heatfhe.circuit import forward as exact_forward
 from heatfhe.errors import ConfigError
-from heatfhe.search.fused import Fused, Parts, Rowwise
+from heatfhe.search.fused import Fused, Parts, Rowwise, piecewise
 from heatfhe.search.space import Counts
 from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Linear, Norm, Residual, Stage, of, turns, writers
 
@@ -320,8 +320,8 @@ class Batched:
         return joined[1:-1], joined[0], joined[-1]
 
     def _fused(self, name: str, function: Rowwise) -> Rowwise:
-        """A function of one tensor, elementwise or along rows; compiled on a GPU."""
-        return self.fused(name, function) if self._device.type == "cuda" else function
+        """A function of one tensor, elementwise or along rows, as a device runs it fast."""
+        return self.fused(name, function) if self._device.type == "cuda" else piecewise(function)
 
 
 def _activated(x: Tensor, fit: ActivationFit) -> Parts:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of one tensor, compiled for a GPU: one pass over memory instead of dozens.
+"""Functions of one tensor, elementwise or along its rows: compiled for a GPU, on a CPU run piece by piece in its cache.
+
+Either way one pass over memory stands for dozens.
 
 The layers of a model run the same functions with other constants. A function is traced as it is written, its constants
 become one more input, and what is left is compiled once for all functions of that form: a GPT-2 of twelve layers asks
@@ -21,6 +23,7 @@ Parts = tuple[Tensor, ...]
 Rowwise = Callable[[Tensor], Parts]
 Compile = Callable[[Any], Callable[..., Any]]
 aten = torch.ops.aten
+PIECE = 1 << 20  # bytes of a tensor that a core's cache holds beside a function's other values
 TAKE_TENSORS = {aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor}  # overloads whose number may as well be a tensor
 
 
@@ -88,3 +91,19 @@ def lifted(function: Rowwise, x: Tensor) -> tuple[Any, list[float]]:
                 numbers.append(value)
     traced.recompile()
     return traced, numbers
+
+
+def piecewise(function: Rowwise, size: int = PIECE) -> Rowwise:
+    """The same function, of one matrix (..., R, C) after the other or of as many together as ``size`` bytes hold.
+
+    What lies between its operations then stays in a core's cache: six times faster than through memory on two cores
+    with 1 MiB of cache each (docs/log.md).
+    """
+
+    def run(x: Tensor) -> Parts:
+        matrices = x.flatten(0, -3) if x.dim() > 2 else x[None]
+        each = max(1, size // max(1, matrices[:1].numel() * x.element_size()))
+        pieces = [function(piece) for piece in matrices.split(each)]
+        return tuple(torch.cat(column).view(*x.shape[:-2], *column[0].shape[1:]) for column in zip(*pieces))
+
+    return run
