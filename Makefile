@@ -5,7 +5,7 @@ export PYTHONPATH := src
 export OMP_WAIT_POLICY := passive
 PYTEST = -m pytest -p no:cacheprovider
 
-.PHONY: help demo test test-slow chaos test-pythons test-gpu check bench docs doc-tables package image proofs clean
+.PHONY: help demo test test-slow chaos test-pythons test-gpu test-kernels check bench docs doc-tables package image proofs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ test-pythons: ## the package without torch on Python 3.10 to 3.13
 test-gpu: ## tests that need an NVIDIA GPU; PYTHON=python3 runs them on that Python as it is
 	@python=$(PYTHON); if [ -z "$$python" ]; then python=$(MAIN)/bin/python; fi; \
 	 $$python $(PYTEST) -o addopts="-q -ra --durations=10" $$(grep -rl "mark.gpu" tests --include="*.py") -m gpu # plugins may be missing
+
+test-kernels: ## the fused training kernels without a GPU, under Triton's interpreter
+	@env=$$(scripts/setup triton) && TRITON_INTERPRET=1 $$env/bin/python $(PYTEST) tests/sites/test_fused.py
 
 check: ## ruff, mypy strict, walls between rooms, docs
 	@env=$(MAIN) && $$env/bin/ruff check . && $$env/bin/mypy && $$env/bin/python $(PYTEST) tests/test_rooms.py tests/test_shape.py tests/test_exports.py tests/test_import.py tests/test_docs.py tests/test_site.py
