@@ -79,13 +79,20 @@ def test_the_space_is_the_paper_s_and_reaches_calibrated_counts(circuit: Circuit
     assert space.spent(start)[0] == sum(iterations.values()) + iterations["norm_newton"]  # two levels each
 
 
-def test_probes_go_down_from_the_calibrated_counts(circuit: Circuit) -> None:
+def test_ways_down_go_from_the_calibrated_counts_to_the_least(circuit: Circuit) -> None:
     space = Space.of(circuit)
-    probes = space.probes()
-    assert (probes <= space.start()).all()
-    assert (probes >= np.array(space.lower)).all()
-    assert (probes == space.start()).all(axis=1).any()
-    assert (probes == np.array(space.lower)).all(axis=1).any()
+    lower, ways = np.array(space.lower), space.ways_down()
+    assert len(ways) == len(space.kinds) + 1
+    for way in ways:
+        assert (way[0] == space.start()[0]).all()
+        assert (way[1:] <= way[:-1]).all()
+        assert (way >= lower).all()
+    assert (ways[-1][-1] == lower).all()
+    for first, last in ((ways[-1][0], ways[-1][2]), (ways[0][0], ways[0][1])):
+        steps = np.concatenate([[first], space.between(first, last), [last]])
+        assert ((steps[1:] != steps[:-1]).sum(axis=1) == 1).all()
+        assert len(np.unique(steps, axis=0)) == 1 + (first != last).sum()
+    assert space.between(lower, lower).shape == (0, len(lower))
 
 
 def test_nsga_finds_the_front_of_a_known_problem() -> None:
@@ -202,6 +209,27 @@ def test_the_measured_bound_admits_every_probe_that_is_good_enough(circuit: Circ
     loose, tight = (search(circuit, *texts, replace(SHORT, generations=(0, 0), within=w)) for w in (0.02, 1e-6))
     assert loose.bound > tight.bound >= loose.calibrated.error
     assert loose.calibrated.error > 0
+
+
+def test_the_bound_is_measured_a_site_at_a_time_where_whole_steps_go_too_far(
+    circuit: Circuit, texts: tuple[Any, Any], tmp_path: Path
+) -> None:
+    found = search(circuit, *texts, replace(SHORT, generations=(0, 0), within=1e-4), folder=tmp_path)
+    asked = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    limit = next(a["answers"][0] for a in asked if a["question"] == "calibrated perplexity") + np.log1p(1e-4)
+    errors, losses = {}, {}
+    for name in ("probes", "probes between"):
+        for line in asked:
+            rows = [tuple(row) for row in line["candidates"]]
+            if line["question"] == name:
+                errors |= dict(zip(rows, line["answers"]))
+            if line["question"] == f"{name}, perplexity":
+                losses |= dict(zip(rows, line["answers"]))
+    assert errors.keys() == losses.keys()
+    good = [errors[row] for row, loss in losses.items() if loss is not None and loss <= limit]
+    assert found.bound == max(found.calibrated.error, *good)
+    whole = {tuple(row) for way in Space.of(circuit).ways_down() for row in way.tolist()}
+    assert set(errors) - whole  # some candidates lie between
 
 
 def test_where_nothing_is_good_enough_the_best_is_named(circuit: Circuit, texts: tuple[Any, Any]) -> None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -270,16 +271,27 @@ class _Work:
                     f"{1.05 * own:.2g} or more, or leave it out to have it measured"
                 )
             return given
-        probes = self.space.probes()
-        errors = self.errors("probes", probes)
-        worst = own
-        self.reporter.start("bound", -(-len(probes) // JUDGED))
-        for at in range(0, len(probes), JUDGED):
-            part = slice(at, at + JUDGED)
-            good = self.nats("probes' perplexity", probes[part]) <= nats + math.log1p(self.settings.within)
-            worst = max(worst, float(errors[part][good].max(initial=0.0)))
-            self.reporter.advance("bound", bound=worst)
-        self.reporter.done("bound")
+        limit, ways, worst = nats + math.log1p(self.settings.within), self.space.ways_down(), own
+        fine = dict[tuple[int, ...], bool]()
+        for name in ("probes", "probes between"):  # coarse steps down, then one site at a time where they went too far
+            probes = np.unique(np.concatenate(ways), axis=0)
+            errors, good = self.errors(name, probes), np.empty(len(probes), dtype=bool)
+            self.reporter.start("bound", -(-len(probes) // JUDGED))
+            for at in range(0, len(probes), JUDGED):
+                part = slice(at, at + JUDGED)
+                good[part] = self.nats(f"{name}, perplexity", probes[part]) <= limit
+                worst = max(worst, float(errors[part][good[part]].max(initial=0.0)))
+                self.reporter.advance("bound", bound=worst)
+            self.reporter.done("bound")
+            fine |= {tuple(row): bool(ok) for row, ok in zip(probes.tolist(), good)}
+            left = [
+                self.space.between(first, last)
+                for way in ways
+                for first, last in pairwise(way)
+                if fine[tuple(first.tolist())] and not fine[tuple(last.tolist())]
+            ]
+            if not (ways := [way for way in left if len(way)]):
+                break
         return worst
 
     def _judged(self, ended: Population, bound: float, own: float, nats: float) -> Found:

@@ -100,19 +100,25 @@ class Space:
         """A candidate's counts by site."""
         return {name: int(count) for name, count in zip(self.names, candidate)}
 
-    def probes(self) -> Counts:
-        """Candidates on the way down from the calibrated counts: one family capped, or all sites cut alike.
+    def ways_down(self) -> list[Counts]:
+        """Candidates from the calibrated counts to the least ones, in order: one family capped, or all sites cut alike.
 
         What a bound on the error is measured with before anything is searched.
         """
         start, lower = self.start()[0], np.array(self.lower)
-        found = [start]
+        found = []
         for kind in self.kinds:
             where = self._of(kind)
-            for cap in range(int(start[where].max()) - 1, int(lower[where].min()) - 1, -1):
-                found.append(np.where(where, np.minimum(start, cap), start))
-        found += [start - cut for cut in range(1, int((start - lower).max()) + 1)]
-        return np.unique(np.maximum(np.array(found), lower), axis=0)
+            caps = range(int(start[where].max()), int(lower[where].min()) - 1, -1)
+            found.append(np.array([np.where(where, np.minimum(start, cap), start) for cap in caps]))
+        found.append(np.array([start - cut for cut in range(int((start - lower).max()) + 1)]))
+        return [np.maximum(way, lower) for way in found]
+
+    def between(self, first: Counts, last: Counts) -> Counts:
+        """The candidates on the way from one (sites,) to another, one site after the other, without both ends."""
+        sites = np.arange(len(first))
+        rows = [np.where(sites <= at, last, first) for at in np.flatnonzero(first != last)[:-1]]
+        return np.array(rows, dtype=np.int64).reshape(-1, len(sites))
 
     def _of(self, kind: FamilyName) -> NDArray[np.bool_]:
         return np.array([family == kind for family in self.families])
