@@ -96,8 +96,8 @@ def lifted(function: Rowwise, x: Tensor) -> tuple[Any, list[float]]:
 def piecewise(function: Rowwise, size: int = PIECE) -> Rowwise:
     """The same function, of one matrix (..., R, C) after the other or of as many together as ``size`` bytes hold.
 
-    What lies between its operations then stays in a core's cache: six times faster than through memory on two cores
-    with 1 MiB of cache each (docs/log.md).
+    What lies between its operations then stays in a core's cache, where whole tensors go through memory once for every
+    operation. ``bench/search_cpu.py`` has both.
     """
 
     def run(x: Tensor) -> Parts:
