@@ -183,6 +183,8 @@ def train_stage(bench: Bench, preset: str) -> dict[str, Any]:
     bench.journal.write("recipe", preset=preset, digest=chosen.digest, **chosen.as_json())
     if args.eager:
         loop.usable = lambda *_: False
+    if args.unfused:
+        prepared.switch.fused = None
     laps = Progress(bench.journal)
     try:
         trained = train(
@@ -299,11 +301,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--least", type=int, default=3, help="where the targets of a softmax's reciprocals end")
     made.add_argument("--sums", type=float, default=3.0, help="where the range loss of rows' sums begins, in nats")
     made.add_argument("--spread", type=float, default=2.0, help="of variances about their median, as a factor")
-    made.add_argument("--slack", type=float, default=4.0, help="how far below their domains' ends sums are held")
+    made.add_argument("--slack", type=float, default=8.0, help="how far below their domains' ends sums are held")
     made.add_argument("--scores", type=scores, default=scores("12,16,16"), help="bounds by phase (default 12,16,16)")
     made.add_argument("--shrink", type=int, default=1, help="fewer windows in an update, for a trial on a CPU")
     made.add_argument("--micro", type=int, default=128, help="windows of a micro-batch: about 60 GiB in the squeeze")
     made.add_argument("--eager", action="store_true", help="record no CUDA graph")
+    made.add_argument("--unfused", action="store_true", help="every site by torch's own kernels")
     made.add_argument("--limit", type=float, default=1e9, help="seconds after which a training stops, to go on later")
     made.add_argument("--calibration", type=int, default=128, help="windows a calibration sees")
     made.add_argument("--held", type=int, default=1024, help="held-out windows a perplexity is taken over")
