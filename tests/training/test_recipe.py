@@ -160,7 +160,7 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance", "price_share")
     last = ("price_every", "centre", "narrow", "variance_spread", "enough", "least_refine", "ends_apart", "refit_at")
-    last = (*last, "odd_without")
+    last = (*last, "odd_without", "settle")
     for field in (*later, *last):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))
