@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heatfhe.approx import ArgmaxSchedule, Depth, ReciprocalFit, Settle, cutmax, fit_schedule, fit_settle
 from heatfhe.approx.argmax import shares
-from heatfhe.approx.argmax_settle import ALIKE, LOOSE
+from heatfhe.approx.argmax_settle import ALIKE, LOOSE, tied_sum
 from heatfhe.errors import ConfigError
 from tests.approx.rows import mean, small_schedule, synthetic_logits, total
 
@@ -116,6 +116,25 @@ def test_a_near_tie_of_logits_ends_apart() -> None:
     before, after = (cutmax(x, s, mean=mean, size=600, total=total)[each, order[:, 0]] for s in (plain, made))
     assert before.max() < 0.7
     assert after.min() > 0.95
+
+
+@pytest.mark.parametrize("size", [600, 6000])
+def test_two_equal_words_survive_a_calibration_that_saw_no_tie(size: int) -> None:
+    """Its first division did not have to reach so far down before: the row came out at a half, or a tenth."""
+    x = synthetic_logits(24, size, seed=0)
+    order = np.argsort(-x, axis=-1)
+    assert (np.diff(-np.take_along_axis(x, order[:, :2], axis=-1)) > 0.0).all()
+    powers = (3, 3, 3, 7)
+    plain, made = (fit_schedule(x, powers=powers, margin=1.15, settle=n) for n in (0, 6))
+    assert made.final is not None
+    assert plain.final is not None
+    last = made.rounds[-1]
+    assert made.final.lo <= tied_sum(size, last.divisor, last.power) < plain.final.lo
+    each = np.arange(len(x))
+    x[each, order[:, 1]] = x[each, order[:, 0]]
+    hot = cutmax(x, made, mean=mean, size=size, total=total)
+    np.testing.assert_allclose(hot[each, order[:, 0]], 0.5, atol=1e-3)
+    np.testing.assert_allclose(hot[each, order[:, 1]], 0.5, atol=1e-3)
 
 
 def test_what_cannot_work_is_refused() -> None:

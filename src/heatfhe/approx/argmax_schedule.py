@@ -18,7 +18,7 @@ import numpy as np
 
 from heatfhe.approx import _check
 from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax, inverse_deviation, raise_to
-from heatfhe.approx.argmax_settle import LOOSE, below, fit_settle
+from heatfhe.approx.argmax_settle import LOOSE, below, fit_settle, tied_sum
 from heatfhe.approx.inverse_sqrt import ChordSeed, fit_inverse_sqrt
 from heatfhe.approx.reciprocal import ReciprocalFit
 from heatfhe.approx.remez import Array
@@ -146,6 +146,8 @@ def fit_schedule(
         return ArgmaxSchedule(rounds=rounds)
     sums = cutmax(rows.values, ArgmaxSchedule(rounds=rounds), mean=rows.mean, size=rows.size, total=rows.total)
     lo, hi = _final_domain(run, aim, rows.total(sums))
+    if settle:
+        lo = min(lo, tied_sum(rows.size, rounds[-1].divisor, rounds[-1].power) / margin)
     final = ReciprocalFit(lo=lo, hi=hi, solver=below(solver) if settle else solver)
     return ArgmaxSchedule(
         rounds=rounds,

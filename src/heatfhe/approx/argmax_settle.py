@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from heatfhe.approx import _check
@@ -45,6 +46,21 @@ def fit_settle(rounds: int, *, solver: str = "plain", tolerance: float = 1e-3) -
     each = Settle(power=POWER, fit=loose, count=max(1, loose.smallest_count(LOOSE)))
     end = Settle(power=POWER, fit=last, count=max(1, last.smallest_count(tolerance)))
     return (each,) * (rounds - 1) + (end,) * min(rounds, 1)
+
+
+def tied_sum(size: int, divisor: float, power: int) -> float:
+    """The least sum that a round leaves of a row shared by up to ALIKE equal words, by an exact root.
+
+    Below the first division's domain a row comes out small, and settling squares what it lacks: such a row would be
+    lost. Calibration sees few ties, or none, so the domain must reach down to them without having seen one.
+
+    Domain  rows of at least two entries.
+    Bound   m words of one size and nothing else lie sqrt(size / m - 1) deviations out, as far as they can.
+    Depth   none: this is a constant.
+    Source  Samuelson's inequality, for m entries.
+    """
+    words = range(1, min(ALIKE, size - 1) + 1)
+    return min(m * (math.sqrt(size / m - 1.0) / divisor) ** power for m in words)
 
 
 def below(solver: str) -> str:
