@@ -5,9 +5,10 @@
     python runs/embed_default.py                              # the argmax schedules of the circuits in the package
 
 The parent is calibrated on as many odd windows as windows of text. The argmax schedules are fitted on each circuit's
-own logits along the sampled text, with sampling noise up to temperature 1. Prints held-out perplexity before and after
-rounding to float16, and how often the argmax names another word than the largest logit on held-out text; refuses a
-circuit that rounding changes by more than 0.1 %. The parent and its text come from runs/default_model.py.
+own logits along the sampled text, with sampling noise up to temperature 1 and the settling rounds of the recipe
+default-model. Prints held-out perplexity before and after rounding to float16, and how often the argmax names another
+word than the largest logit on held-out text; refuses a circuit that rounding changes by more than 0.1 %. The parent and
+its text come from runs/default_model.py.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def default_model(solver: Solver = "plain") -> Recipe:
     variances within twice their median. Keys are shifted, domains narrowed and fitted again within the cooldown. 2048
     odd windows, some of the tokens that the parent bears worst, are in every calibration, and sums are held at an
     eighth of their domains: of 12,000 odd sequences on three seeds one diverges (docs/results/heat-default.md).
+    The argmax has six settling rounds, the paper's none.
 
     The relaxed solver, which is ours, begins with fewer iterations, each worth more: a quarter of lambda_iter, half
     of the calibrated iterations, and a softmax's reciprocals are pulled down to two and one.
