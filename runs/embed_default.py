@@ -5,9 +5,10 @@
     python runs/embed_default.py                              # the argmax schedules of the circuits in the package
 
 The parent is calibrated on as many odd windows as windows of text. The argmax schedules are fitted on each circuit's
-own logits along the sampled text, with sampling noise up to temperature 1. Prints held-out perplexity before and after
-rounding to float16, and how often the argmax names another word than the largest logit on held-out text; refuses a
-circuit that rounding changes by more than 0.1 %. The parent and its text come from runs/default_model.py.
+own logits along the sampled text, with sampling noise up to temperature 1 and the settling rounds of the recipe
+default-model. Prints held-out perplexity before and after rounding to float16, and how often the argmax names another
+word than the largest logit on held-out text; refuses a circuit that rounding changes by more than 0.1 %. The parent and
+its text come from runs/default_model.py.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from heatfhe.models import encoder
 from heatfhe.odd import KINDS, odd_rows
 from heatfhe.ranges import MAX_TEMPERATURE, calibrate, fit_argmax, sampled_rows
 from heatfhe.sites import prepare
-from heatfhe.training import pack
+from heatfhe.training import pack, recipe
 
 HELD_OUT, CALIBRATION_WINDOWS, ODD_WINDOWS, ARGMAX_WINDOWS = 64, 1024, 1024, 64
 
@@ -48,7 +49,7 @@ def with_argmax(circuit: Circuit, windows: np.ndarray) -> Circuit:
     rng = np.random.default_rng(0)
     logits = circuit.run(windows)[:, ::4].reshape(-1, circuit.shape.vocabulary)
     rows = np.concatenate([sampled_rows(row, MAX_TEMPERATURE, rng) for row in logits])
-    argmax = fit_argmax(rows, temperature=MAX_TEMPERATURE)
+    argmax = fit_argmax(rows, temperature=MAX_TEMPERATURE, settle=recipe("default-model").settle)
     return replace(circuit, calibration=replace(circuit.calibration, argmax=argmax))
 
 
@@ -118,7 +119,8 @@ def main() -> None:
         counts, argmax = narrow.calibration.iterations(), narrow.calibration.argmax
         assert argmax is not None
         print(f"{name}: {sum(counts.values())} iterations {counts}, perplexity {moved[0]:.4f} -> {moved[1]:.4f}")
-        print(f"  argmax: powers {[r.power for r in argmax.schedule.rounds]}, {argmax.schedule.levels} levels")
+        powers = [part.power for part in (*argmax.schedule.rounds, *argmax.schedule.settle)]
+        print(f"  argmax: powers {powers}, {argmax.schedule.levels} levels, near ties {argmax.near_ties:.2%}")
         for temperature in (0.0, 0.5 * MAX_TEMPERATURE, MAX_TEMPERATURE):
             print("  " + wrong_words(narrow, logits[:32].reshape(-1, logits.shape[-1]), temperature))
 

@@ -158,6 +158,8 @@ class ArgmaxCalibration:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form; the seed of a round stands under the name of its kind."""
         body = plain(self)
+        if not self.schedule.settle:
+            del body["schedule"]["settle"]
         for round_ in body["schedule"]["rounds"]:
             seed = round_.pop("seed")
             chord = "kind" in seed

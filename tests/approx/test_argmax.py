@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,10 @@ from heatfhe.approx import (
     ReciprocalFit,
     cutmax,
     fit_inverse_sqrt,
+    fit_settle,
 )
 from heatfhe.approx.argmax import power_depth, raise_to
+from heatfhe.files import rebuilt
 from heatfhe.records import ArgmaxCalibration
 from tests.approx.rows import exact_rounds, mean, small_schedule, synthetic_logits, total
 from tests.approx.values import Traced
@@ -95,9 +99,10 @@ def test_near_ties_share_and_never_flip(gap: float, seed: int) -> None:
     assert leader >= second
 
 
-def test_padding_stays_zero() -> None:
+@pytest.mark.parametrize("settle", [0, 3])
+def test_padding_stays_zero(settle: int) -> None:
     size, slots = 600, 1024
-    schedule = small_schedule()
+    schedule = replace(small_schedule(), settle=fit_settle(settle))
     x = synthetic_logits(3, size, seed=5)
     padded = np.zeros((3, slots))
     padded[:, :size] = x
@@ -115,8 +120,9 @@ def test_padding_stays_zero() -> None:
     np.testing.assert_allclose(masked[:, :size], cutmax(x, schedule, mean=mean, size=size, total=total), atol=1e-9)
 
 
-def test_sum_and_mean_forms_agree_and_differ_by_their_levels() -> None:
-    schedule = small_schedule()
+@pytest.mark.parametrize("settle", [0, 1, 4])
+def test_sum_and_mean_forms_agree_and_differ_by_their_levels(settle: int) -> None:
+    schedule = replace(small_schedule(), settle=fit_settle(settle))
     x = synthetic_logits(2, 600, seed=6)
     with_sum = cutmax(x, schedule, mean=mean, size=600, total=total)
     np.testing.assert_allclose(cutmax(x, schedule, mean=mean, size=600), with_sum, rtol=1e-6, atol=1e-12)
@@ -168,6 +174,7 @@ def test_samuelson_bounds_every_leader() -> None:
 
 
 def test_json_round_trip() -> None:
+    """With and without settling rounds; a file from before there were any has no such field, and stays as it was."""
     schedule = ArgmaxSchedule(
         rounds=(
             ArgmaxRound(power=3, divisor=3.0, seed=ChordSeed(lo=0.1, hi=4.0), newton_count=2, shift=0.01, leader=0.3),
@@ -176,8 +183,10 @@ def test_json_round_trip() -> None:
         final=ReciprocalFit(lo=0.1, hi=2.0),
         final_count=3,
     )
-    for one in (schedule, small_schedule()):
+    for one in (schedule, small_schedule(), replace(schedule, settle=fit_settle(3))):
         made = ArgmaxCalibration(schedule=one)
-        assert ArgmaxCalibration.from_json(made.as_json()) == made
+        body = json.loads(json.dumps(made.as_json()))
+        assert rebuilt(ArgmaxCalibration.from_json, body, where="here", remedy="none") == made
+        assert ("settle" in body["schedule"]) == bool(one.settle)
     rounds = ArgmaxCalibration(schedule=schedule).as_json()["schedule"]["rounds"]
     assert [(r["chord"] is None, r["rational"] is None) for r in rounds] == [(False, True), (True, False)]

@@ -287,3 +287,21 @@ def test_few_iterations_stay_far_under_the_reciprocal_of_a_wide_domain() -> None
     fit = ReciprocalFit(lo=1.0, hi=8.3e4)
     assert fit.largest(7) == pytest.approx(2.0**7 * fit.alpha)
     assert fit.largest(7) < 1 / 80
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    kappa=st.floats(1.5, 1e4),
+    count=st.integers(1, 12),
+    place=st.floats(-1.0, 1.0),
+    solver=st.sampled_from(["plain", "relaxed", "below"]),
+)
+def test_a_numerator_on_its_way_is_no_larger_than_stated(kappa: float, count: int, place: float, solver: str) -> None:
+    """On the domain and, from minus one to zero, far below it."""
+    fit = ReciprocalFit(lo=1.0, hi=kappa, solver=solver)
+    d = kappa**place
+    s = fit.schedule(count)
+    first = s[0] * (fit.alpha - fit.beta * d)
+    way = [goldschmidt(d * first, d * first, i, s) for i in range(count + 1)]
+    assert max(way) <= fit.overshoot(count) * (1.0 + 1e-12)
+    assert fit.overshoot(count) <= (2.0 if solver == "plain" else 4.0)

@@ -49,7 +49,7 @@ def test_from_checkpoint_to_circuit(folder: Path, capsys: pytest.CaptureFixture[
     assert len(listed["sites"]) == 14
     assert (folder / "prepared" / "heat.json").is_file()
     args = ("--text", folder / "tokens.npy", "--tolerance", 1e-3, "--rule", "joint", "-o", folder / "calibration.json")
-    args = (*args, "--temperature", 0.7)
+    args = (*args, "--temperature", 0.7, "--settle", 2)
     calibrated = heat_json(capsys, "calibrate", folder / "model", *args)
     exported = heat_json(
         capsys, "export", folder / "model", "--calibration", folder / "calibration.json", "-o", folder / "circuit"
@@ -62,10 +62,12 @@ def test_from_checkpoint_to_circuit(folder: Path, capsys: pytest.CaptureFixture[
     facts = heat_json(capsys, "inspect", folder / "circuit")
     assert {r["site"]: r["count"] for r in facts["sites"]} == calibrated["counts"]
     assert facts["argmax"]["temperature"] == 0.7
+    assert facts["argmax"]["settle"] == [2, 2]
     assert facts["iterations"] == sum(calibrated["iterations"].values())
     code, text, _ = heat(capsys, "inspect", folder / "circuit", "--stages")
     assert code == 0
-    for part in ("h.1.attn/refine", "norm_goldschmidt", "levels", "gelu_new", "argmax", "ln_f = norm(h.2.in)"):
+    parts = ("h.1.attn/refine", "norm_goldschmidt", "levels", "gelu_new", "argmax", "ln_f = norm(h.2.in)")
+    for part in (*parts, "2 settling rounds of power 2"):
         assert part in text
 
 

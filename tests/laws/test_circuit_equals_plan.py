@@ -8,14 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from heatfhe.approx import fit_settle
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit, one_hot
 from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.evaluation.drift import sample_windows
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
+from heatfhe.records import ArgmaxCalibration
 from tests.planning.clear_run import clear_params, generate, teacher_forced
-from tests.tiny import tiny_circuit
+from tests.tiny import argmax_schedule, tiny_circuit
 
 # (circuit, slots, placement): t = 1, small and large, hidden in several ciphertexts, padded heads and widths, a
 # vocabulary in several ciphertexts, rings larger than the model can use.
@@ -43,6 +45,22 @@ def test_a_whole_generation_agrees(shape: dict[str, int], slots: int, placement:
     run = generate(made, circuit, prompt, count)
     worst = max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots))
     assert worst < 1e-8, f"seed {shape.get('seed', 0)}, {slots} slots"
+    assert [int(h.argmax()) for h in run.one_hots] == expected.tokens
+
+
+@pytest.mark.parametrize(("shape", "slots"), [({}, 64), ({}, 1024), ({"width": 20, "vocabulary": 100, "seed": 5}, 32)])
+@pytest.mark.parametrize("settle", [1, 4])
+def test_settling_rounds_agree(shape: dict[str, int], slots: int, settle: int) -> None:
+    """A vocabulary of one ciphertext and of several, padded and not; rounds enough to leave no negative share."""
+    circuit = tiny_circuit(**shape)
+    logits = circuit.run(np.random.default_rng(0).integers(0, circuit.shape.vocabulary, (24, 16)))
+    schedule = argmax_schedule(logits.reshape(-1, circuit.shape.vocabulary), (3, 3, 3, 7))
+    argmax = ArgmaxCalibration(schedule=replace(schedule, settle=fit_settle(settle)))
+    circuit = replace(circuit, calibration=replace(circuit.calibration, argmax=argmax))
+    made = plan(circuit, clear_params(slots))
+    expected = circuit.generate([1, 4, 2], 6)
+    run = generate(made, circuit, [1, 4, 2], 6)
+    assert max(np.abs(a - b).max() for a, b in zip(run.one_hots, expected.one_hots)) < 1e-8
     assert [int(h.argmax()) for h in run.one_hots] == expected.tokens
 
 

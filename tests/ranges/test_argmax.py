@@ -8,7 +8,7 @@ import pytest
 
 from heatfhe.approx import cutmax, gumbel_bound, gumbel_noise, shorten
 from heatfhe.errors import ConfigError, SiteError
-from heatfhe.ranges import fit_argmax, sampled_rows
+from heatfhe.ranges import FitOptions, fit_argmax, sampled_rows
 
 
 def rows(seed: int, count: int, size: int) -> np.ndarray:
@@ -42,6 +42,22 @@ def test_a_tie_is_shared() -> None:
     assert hot[5] == pytest.approx(0.5, abs=0.01)
     assert hot[5] == hot[9]
     assert made.near_ties >= 1 / 50
+
+
+def test_settling_rounds_leave_fewer_ties() -> None:
+    x = rows(0, 200, 256)
+    order = np.argsort(-x[:20], axis=-1)
+    x[np.arange(20), order[:, 1]] = x[np.arange(20), order[:, 0]] - 0.002
+    plain, made = fit_argmax(x), fit_argmax(x, settle=5)
+    assert made.schedule.rounds == plain.schedule.rounds
+    assert made.schedule.sharpening == 32 * plain.schedule.sharpening
+    assert plain.near_ties == 0.1
+    assert made.near_ties == 0.0
+    hot = cutmax(x, made.schedule, mean=lambda v: v.mean(-1, keepdims=True), size=256)
+    assert (hot.argmax(-1) == x.argmax(-1)).all()
+    assert np.abs(hot.sum(-1) - 1.0).max() < 1e-3
+    with pytest.raises(ConfigError, match="settle is a number of rounds from 0 to 16"):
+        FitOptions(settle=17)
 
 
 def test_a_deep_negative_tail_does_not_win() -> None:

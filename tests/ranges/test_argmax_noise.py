@@ -3,19 +3,47 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from heatfhe.approx import gumbel_noise
 from heatfhe.assets import default_circuit
-from heatfhe.circuit import Circuit
+from heatfhe.circuit import Circuit, one_hot
 from heatfhe.engine import ClearEngine, Conversation, Runner
 from heatfhe.engine.clear import BootstrapNoise
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
 
 STEPS, TEMPERATURE = 8, 1.0
+
+
+@pytest.mark.parametrize("kind", ["heat", "calibrated"])
+def test_words_half_a_thousandth_of_a_logit_apart_end_apart(kind: str) -> None:
+    """Without settling rounds they end at 0.51 and 0.49, and what is fed back is a mixture of both."""
+    circuit = Circuit.load(default_circuit(kind))
+    argmax = circuit.calibration.argmax
+    assert argmax is not None
+    assert argmax.near_ties < 1e-3
+    text = "Once upon a time, there was a little girl named Lily. She loved to play in the park with her mom and dad."
+    rows = circuit.run(circuit.encode(text))
+    order, each = np.argsort(-rows, axis=-1), np.arange(len(rows))
+    rows[each, order[:, 1]] = rows[each, order[:, 0]] - 0.0005
+    lead = {n: one_hot(circuit, rows)[each, order[:, 0]] for n, circuit in _settled(circuit).items()}
+    assert lead[0].max() < 0.52
+    assert np.median(lead[6]) > 0.9
+    assert lead[6].min() > 0.8
+
+
+def _settled(circuit: Circuit) -> dict[int, Circuit]:
+    """The circuit by its settling rounds: without any, and as it is."""
+    argmax = circuit.calibration.argmax
+    assert argmax is not None
+    bare = replace(argmax, schedule=replace(argmax.schedule, settle=()))
+    without = replace(circuit, calibration=replace(circuit.calibration, argmax=bare))
+    return {0: without, len(argmax.schedule.settle): circuit}
 
 
 @pytest.mark.slow

@@ -148,6 +148,17 @@ def test_what_the_recipe_for_gpt2_small_changes() -> None:
         assert _changes(Recipe(), recipe("gpt2-small", solver)) == {**ours, **more}
 
 
+def test_settling_rounds_change_a_digest_only_where_there_are_any() -> None:
+    made = recipe("tiny")
+    body = made.as_json()
+    assert body["settle"] == 0
+    assert Recipe.from_json({k: v for k, v in body.items() if k != "settle"}) == made
+    assert replace(made, settle=3).digest != made.digest
+    assert {name: recipe(name).settle for name in RECIPES if recipe(name).settle} == {"default-model": 6}
+    with pytest.raises(ConfigError, match="settle is a number of rounds from 0 to 16"):
+        replace(made, settle=-1)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) -> None:
     made = recipe(name)
@@ -160,7 +171,7 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance", "price_share")
     last = ("price_every", "centre", "narrow", "variance_spread", "enough", "least_refine", "ends_apart", "refit_at")
-    last = (*last, "odd_without")
+    last = (*last, "odd_without", "settle")
     for field in (*later, *last):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))

@@ -6,6 +6,7 @@ from heatfhe.approx.activation import exact as exact_activation
 from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax
 from heatfhe.approx.argmax_schedule import POWERS as ARGMAX_POWERS
 from heatfhe.approx.argmax_schedule import fit_schedule, shorten
+from heatfhe.approx.argmax_settle import Settle, fit_settle
 from heatfhe.approx.arithmetic import Arithmetic, Depth, Plain, T
 from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
 from heatfhe.approx.gumbel import gumbel_bound, gumbel_noise
@@ -42,6 +43,7 @@ __all__ = [
     "Plain",
     "RationalSeed",
     "ReciprocalFit",
+    "Settle",
     "SoftmaxFit",
     "T",
     "activation",
@@ -56,6 +58,7 @@ __all__ = [
     "fit_inverse_sqrt",
     "fit_rational_seed",
     "fit_schedule",
+    "fit_settle",
     "goldschmidt",
     "gumbel_bound",
     "gumbel_noise",

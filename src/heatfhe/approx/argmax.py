@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A near one-hot row at the largest entry: rounds of standardise and raise to an odd power (CutMax)."""
+"""A near one-hot row at the largest entry: rounds of standardise and raise to an odd power (CutMax), then settling."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import reduce
 
 from heatfhe.approx import _check
+from heatfhe.approx.argmax_settle import Settle
 from heatfhe.approx.arithmetic import Plain, T
 from heatfhe.approx.inverse_sqrt import ChordSeed, InverseSqrtFit, chord_inverse_sqrt, inverse_sqrt
-from heatfhe.approx.reciprocal import ReciprocalFit, reciprocal
+from heatfhe.approx.reciprocal import ReciprocalFit, divide, reciprocal
 from heatfhe.errors import ConfigError
 
 
@@ -67,27 +68,38 @@ class ArgmaxRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgmaxSchedule:
-    """The rounds in order, and the division by the row's sum that ends them (absent: the leader's size is left)."""
+    """The rounds in order, the division by the row's sum that ends them (absent: the leader's size is left), and the
+    settling rounds after it, which need its shares."""
 
     rounds: tuple[ArgmaxRound, ...]
     final: ReciprocalFit | None = None
     final_count: int = 0
+    settle: tuple[Settle, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rounds:
             raise ConfigError("an argmax schedule needs at least one round")
         _check.count("final_count", self.final_count)
+        if self.settle and self.final is None:
+            raise ConfigError("settling rounds raise the shares of a row: give the division that makes them, final")
+
+    @property
+    def divisions(self) -> tuple[tuple[int, ReciprocalFit, int], ...]:
+        """Every division by a row's sum: the power just before it, its reciprocal and its count."""
+        settle = [(s.power, s.fit, s.count) for s in self.settle]
+        return () if self.final is None else ((1, self.final, self.final_count), *settle)
 
     @property
     def levels(self) -> int:
         """Levels from the logits to the row, with sums that cost none."""
-        last = 0 if self.final is None else 3 + self.final_count if self.final_count else 2
-        return sum(r.levels for r in self.rounds) + last
+        spent = [power_depth(power) + 2 + count for power, _, count in self.divisions]
+        last = 1 if spent and self.divisions[-1][2] else 0
+        return sum(r.levels for r in self.rounds) + sum(spent) + last
 
     @property
     def sharpening(self) -> int:
         """The product of the powers: runner-up over leader is raised to it."""
-        return math.prod(r.power for r in self.rounds)
+        return math.prod(r.power for r in self.rounds) * math.prod(s.power for s in self.settle)
 
 
 def cutmax(
@@ -110,8 +122,8 @@ def cutmax(
 
     Domain  variances inside every round's domain; the leader further from the mean than the most negative entry.
     Bound   runner-up / leader = rho^sharpening, rho their ratio after the first centring and shift.
-    Depth   schedule.levels with total; one more per round, and for the final division, without it.
-    Source  Avitan et al. 2025 (CutMax); the paper, encrypted argmax.
+    Depth   schedule.levels with total; one more per round, and for every division, without it.
+    Source  Avitan et al. 2025 (CutMax); the paper, encrypted argmax. Settling is ours.
     """
     for r in schedule.rounds:
         centred: T = x - mean(x)
@@ -125,12 +137,30 @@ def cutmax(
         if r.shift != 0.0:
             y = y + r.shift * occupied
         x = raise_to(y, r.power)
-    if schedule.final is None:
-        return x
-    scale = float(size) if total is None else 1.0
-    share = reciprocal(mean(x) if total is None else total(x), schedule.final, schedule.final_count, scale=scale)
-    near: T = x * share  # not as the division's numerator: noise on a whole row would stay in all its entries
-    return near
+    return shares(x, schedule, mean, float(size)) if total is None else shares(x, schedule, total)
+
+
+def shares(x: T, schedule: ArgmaxSchedule, total: Callable[[T], T], scale: float = 1.0) -> T:
+    """What the rounds left, divided by its sum, scale * total(x); then, in every settling round, raised to its power
+    and divided again.
+
+    All divisions but the last carry the row as their numerator, which saves a level. Noise of a refresh on its many
+    entries does not stay: a power follows.
+
+    Domain  every sum inside its reciprocal's domain; below it a row comes out smaller, but never above 1 in all.
+    Bound   a division is a factor common to the row: entries keep their order, and runner-up over leader is raised to
+            the product of the powers; the result adds up to 1 within the last reciprocal's error.
+    Depth   2 + count of every division and its power's, one more for the last.
+    Source  Avitan et al. 2025 (the first division); settling is ours.
+    """
+    divisions = schedule.divisions
+    for power, fit, count in divisions[:-1]:
+        x = raise_to(x, power)
+        x = divide(x, total(x), fit, count, scale=scale)
+    for power, fit, count in divisions[-1:]:
+        x = raise_to(x, power)
+        x = x * reciprocal(total(x), fit, count, scale=scale)  # noise on the numerator's many entries would stay here
+    return x
 
 
 def inverse_deviation(spread: T, r: ArgmaxRound, scale: float) -> T:

@@ -18,6 +18,7 @@ import numpy as np
 
 from heatfhe.approx import _check
 from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax, inverse_deviation, raise_to
+from heatfhe.approx.argmax_settle import LOOSE, below, fit_settle, tied_sum
 from heatfhe.approx.inverse_sqrt import ChordSeed, fit_inverse_sqrt
 from heatfhe.approx.reciprocal import ReciprocalFit
 from heatfhe.approx.remez import Array
@@ -99,6 +100,7 @@ def fit_schedule(
     newton_levels: int = 2,
     solver: str = "plain",
     final_tolerance: float | None = 1e-3,
+    settle: int = 0,
 ) -> ArgmaxSchedule:
     """The schedule in the fewest levels found that keeps every row's leader at the floor or above.
 
@@ -106,7 +108,8 @@ def fit_schedule(
     levels are given back, or traded between rounds, as long as the leaders stay up. Divisors let the largest leader
     enter at `headroom`; a first round whose most negative entry could win gets a shift. A floor that is given and
     cannot be met is refused; without one it is FLOOR, or half of what an exact normaliser leaves where that is less.
-    final_tolerance None leaves the last division out. ``weights`` are those of shorten.
+    final_tolerance is the last division's; None leaves it out. ``settle`` rounds follow it (fit_settle), each of which
+    doubles the sharpening. ``weights`` are those of shorten.
 
     Domain  logits of shape (rows, size), finite, no row constant; on rows not seen, a leader may lie `margin` times
             as many deviations out as the furthest seen, or as few as the least far over sqrt(margin) in every round.
@@ -136,12 +139,22 @@ def fit_schedule(
     )
     run = _search(aim, floor, round_floor)
     rounds = tuple(r for r, _ in run)
+    _check.count("settle", settle)
     if final_tolerance is None:
+        if settle:
+            raise ConfigError(f"argmax: {settle} settling rounds need the last division; give a final_tolerance")
         return ArgmaxSchedule(rounds=rounds)
     sums = cutmax(rows.values, ArgmaxSchedule(rounds=rounds), mean=rows.mean, size=rows.size, total=rows.total)
     lo, hi = _final_domain(run, aim, rows.total(sums))
-    final = ReciprocalFit(lo=lo, hi=hi, solver=solver)
-    return ArgmaxSchedule(rounds=rounds, final=final, final_count=final.smallest_count(final_tolerance))
+    if settle:
+        lo = min(lo, tied_sum(rows.size, rounds[-1].divisor, rounds[-1].power) / margin)
+    final = ReciprocalFit(lo=lo, hi=hi, solver=below(solver) if settle else solver)
+    return ArgmaxSchedule(
+        rounds=rounds,
+        final=final,
+        final_count=final.smallest_count(LOOSE if settle else final_tolerance),
+        settle=fit_settle(settle, solver=solver, tolerance=final_tolerance),
+    )
 
 
 def shorten(rows: Array) -> tuple[Array, Array]:

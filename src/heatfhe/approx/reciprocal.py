@@ -109,6 +109,16 @@ class ReciprocalFit:
         reach = s[0] * self.alpha * math.prod(2.0 * x for x in s[:count])
         return min((1.0 if self.solver == BELOW else 1.0 + self.error(count)) / min(self.lo, least), reach)
 
+    def overshoot(self, count: int) -> float:
+        """No numerator on its way through ``divide`` is more than this many times its quotient.
+
+        Domain  any count.
+        Bound   the largest s_i (1 + e_i), as |1 - d y_i| <= e_i of states s_i times too large: 2 at most where plain.
+        Depth   none: this is a constant.
+        Source  the errors above.
+        """
+        return max(s * (1.0 + e) for s, e in zip(self.schedule(count), self.errors(count), strict=True))
+
 
 @lru_cache(maxsize=4096)
 def _schedule(fit: ReciprocalFit, count: int) -> tuple[float, ...]:

@@ -55,6 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=float, default=1.0, help="highest that the argmax shall sample at (default 1)"
     )
     parser.add_argument(
+        "--settle",
+        type=int,
+        default=0,
+        metavar="N",
+        help="rounds that follow the argmax's division, each of which doubles its sharpening for four levels: fewer "
+        "mixtures of two words are fed back (default 0; the default model has 6)",
+    )
+    parser.add_argument(
         "--form", choices=("quotient", "partial"), default="quotient", help="of the norms' rational seed"
     )
 
@@ -76,6 +84,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         delta_2=args.delta_2,
         form=args.form,
         activation_tolerance=args.activation_tolerance,
+        settle=args.settle,
     )
     folder = text_folder(args.model)
     encode, end = encoder(folder)

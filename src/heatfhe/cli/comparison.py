@@ -317,7 +317,9 @@ class Comparison:
         from heatfhe.sites import prepare
 
         prepared = prepare(copy.deepcopy(self.parent))
-        options = FitOptions(tolerance=job.tolerance, solver=job.solver, margin=self.base.margin, rule=job.rule)
+        options = FitOptions(
+            tolerance=job.tolerance, solver=job.solver, margin=self.base.margin, rule=job.rule, settle=self.base.settle
+        )
         fitted = fit_calibration(prepared.architecture, self.seen, options, reporter=reporter)
         export(prepared, fitted, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
         return 0.0

@@ -67,9 +67,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     )
     if facts["argmax"] is not None:
         a = facts["argmax"]
+        settled = f", {len(a['settle'])} settling rounds of power {a['settle'][0]}" if a["settle"] else ""
         console.print(
-            f"\nargmax: powers {a['powers']}, {a['levels']} levels, near ties in {a['near_ties']:.1%} of rows, for "
-            f"sampling up to temperature {a['temperature']:g}"
+            f"\nargmax: powers {a['powers']}{settled}, {a['levels']} levels, near ties in {a['near_ties']:.1%} of "
+            f"rows, for sampling up to temperature {a['temperature']:g}"
         )
     if args.stages:
         console.print()
@@ -139,6 +140,7 @@ def describe(circuit: Circuit) -> dict[str, Any]:
         if c.argmax is None
         else {
             "powers": [r.power for r in c.argmax.schedule.rounds],
+            "settle": [s.power for s in c.argmax.schedule.settle],
             "levels": c.argmax.schedule.levels,
             "temperature": c.argmax.temperature,
             "near_ties": c.argmax.near_ties,

@@ -34,12 +34,19 @@ def sampled_rows(row: Rows, temperature: float, rng: np.random.Generator) -> Row
 
 
 def fit_argmax(
-    logits: Any, *, weights: Rows | None = None, temperature: float = 0.0, margin: float = 1.2, solver: str = "plain"
+    logits: Any,
+    *,
+    weights: Rows | None = None,
+    temperature: float = 0.0,
+    margin: float = 1.2,
+    solver: str = "plain",
+    settle: int = 0,
 ) -> ArgmaxCalibration:
     """A schedule for rows like these; ``weights`` says how many logits each column stands for (see ``shorten``).
 
     ``temperature`` is the highest whose noise is in the rows (see ``sampled_rows``); it is stated with the schedule. Of
-    ORDERS it is the first that keeps the leader of every row, or the one that keeps most.
+    ORDERS it is the first that keeps the leader of every row, or the one that keeps most. ``settle`` rounds after it
+    each double the sharpening, so that fewer rows end as a mixture of two words.
 
     Domain  at least one row of at least two entries, finite, none constant.
     Bound   near_ties is the fraction of rows whose runner-up ends above a tenth of the leader.
@@ -50,7 +57,9 @@ def fit_argmax(
     for powers in ORDERS:
         try:
             with np.errstate(divide="raise", invalid="raise"):
-                schedule = fit_schedule(logits, weights=weights, powers=powers, margin=margin, solver=solver)
+                schedule = fit_schedule(
+                    logits, weights=weights, powers=powers, margin=margin, solver=solver, settle=settle
+                )
         except (ConfigError, ArithmeticError) as err:
             if str(err).startswith("argmax:"):
                 raise

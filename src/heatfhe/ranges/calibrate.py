@@ -118,6 +118,7 @@ def fit_calibration(
             temperature=seen.temperature,
             margin=options.margin,
             solver=options.solver,
+            settle=options.settle,
         )
         if options.argmax and architecture.of(Argmax)
         else None

@@ -23,6 +23,7 @@ from heatfhe.records import FAMILIES, ActivationCalibration, Domain, NormCalibra
 from heatfhe.stages import Activation, Norm
 
 RULES = ("per-site", "joint")
+MOST_SETTLE = 16  # doublings of the argmax's sharpening: logits 1e-6 apart end apart
 _R = TypeVar("_R")
 
 
@@ -39,6 +40,7 @@ class FitOptions:
     ``exponential_budget``    bound on the fitted exponential's relative error on a row, after all squarings and passes.
     ``activation_tolerance``  largest absolute error of an activation's polynomial.
     ``argmax``                whether to fit the argmax schedule too; training needs it only at its end.
+    ``settle``                rounds after the argmax's division, each of which doubles its sharpening.
     """
 
     tolerance: float = 1e-4
@@ -50,6 +52,7 @@ class FitOptions:
     exponential_budget: float = 1e-4
     activation_tolerance: float = 1e-3
     argmax: bool = True
+    settle: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.tolerance < 1.0:
@@ -60,6 +63,8 @@ class FitOptions:
             raise ConfigError(f"a margin lies in (1, 10], got {self.margin:g}")
         if self.delta_2 is not None and self.delta_2 not in (2, 4, 8, 16, 32):
             raise ConfigError(f"delta_2 must be 2, 4, 8, 16 or 32, got {self.delta_2}")
+        if not 0 <= self.settle <= MOST_SETTLE:
+            raise ConfigError(f"settle is a number of rounds from 0 to {MOST_SETTLE}, got {self.settle}")
 
 
 def fit_norm(

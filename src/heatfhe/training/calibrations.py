@@ -89,7 +89,7 @@ def calibrated(run: Run, *, delta_2: int | None = None, argmax: bool = False) ->
         text, odd = text + odd, []
     return calibrate(
         run.prepared, text, r.tolerance, r.rule, r.solver, odd=odd, reporter=run.reporter, margin=r.margin,
-        delta_2=delta_2, argmax=argmax, activation_tolerance=r.activation_tolerance,
+        delta_2=delta_2, argmax=argmax, settle=r.settle, activation_tolerance=r.activation_tolerance,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def refitted(run: Run, argmax: bool) -> Calibration:
     assert prepared.calibration is not None
     seen = refit(
         prepared, sequences(run), odd=sequences(run, odd=True), argmax=argmax, margin=run.recipe.margin,
-        reporter=run.reporter, activation_tolerance=run.recipe.activation_tolerance,
+        settle=run.recipe.settle, reporter=run.reporter, activation_tolerance=run.recipe.activation_tolerance,
     )  # fmt: skip
     kept = merge(prepared.calibration, seen, ends_apart=run.recipe.ends_apart)
     tops = {site.name: site.max_count for site in prepared.sites}

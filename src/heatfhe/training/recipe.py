@@ -91,6 +91,7 @@ class Recipe:
                           factor (ours: text that was not trained on goes further).
     ``tolerance, rule, calibration_windows``  the calibration that seeds phase two.
     ``activation_tolerance``  largest error of an activation's polynomial.
+    ``settle``            settling rounds of the argmax, each of which doubles its sharpening (ours).
     ``margin``            how much wider than seen a domain is where leaving it is fatal (ours; the paper gives none).
     ``centre``            before a squeeze and before phase two keys are shifted so that a softmax's rows sum to about
                           the same, which changes no probability (``ranges.centre``; ours).
@@ -176,6 +177,7 @@ class Recipe:
     rule: str = "per-site"
     calibration_windows: int = 128
     activation_tolerance: float = 1e-3
+    settle: int = 0
     margin: float = 1.2
     centre: bool = False
     narrow: bool = False
@@ -239,6 +241,8 @@ class Recipe:
             raise ConfigError(f"activation_tolerance lies in (0, 1), got {self.activation_tolerance}")
         if self.variance_spread and not 1 < self.variance_spread <= 100:
             raise ConfigError(f"a recipe's variance_spread is 0 or lies in (1, 100], got {self.variance_spread}")
+        if not 0 <= self.settle <= 16:
+            raise ConfigError(f"a recipe's settle is a number of rounds from 0 to 16, got {self.settle}")
         if not 1 <= self.slack <= 100:
             raise ConfigError(f"a recipe's slack lies in [1, 100], got {self.slack}")
         if not 1 < self.margin <= 10:
@@ -304,7 +308,8 @@ class Recipe:
             del body["least_refine"]
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
-        for name in ("centre", "narrow", "variance_spread", "enough", "ends_apart", "refit_at", "odd_without"):
+        names = ("centre", "narrow", "variance_spread", "enough", "ends_apart", "refit_at", "odd_without", "settle")
+        for name in names:
             if not getattr(self, name):
                 del body[name]
         if not self.price_share:

@@ -49,7 +49,8 @@ def argmax(b: Builder, logits: Traced, *, centred: bool) -> Traced:
 
     What is never refreshed here is the row once it has left its last power: noise on each of its many entries would add
     up in the next embedding, and nothing after takes it away. The last reciprocal is no last result in that sense: its
-    error moves an entry's size, which no power follows.
+    error moves an entry's size, which no power follows. Before a settling round a refresh does no harm, since its power
+    takes noise away; but not between the last round's power and the first sum, where leaders are at their smallest.
 
     An inverse root's error would be a factor common to the row, and would leave its order alone, if it were the same in
     every slot. But a refresh errs in each slot by itself, and by as much as a variance that is small beside the end of
@@ -64,8 +65,8 @@ def argmax(b: Builder, logits: Traced, *, centred: bool) -> Traced:
     size = b.circuit.shape.vocabulary
     padded = p.V * p.vocabulary_parts > size
     words = Public.of(Mask.WORDS) if padded else Public()
-    rounds = [(c.lo, c.hi) for c in schedule.rounds]
-    mark, seen = 0, 0
+    rounds, divisions = [(c.lo, c.hi) for c in schedule.rounds], schedule.divisions
+    mark, seen, held = 0, 0, LEADER  # values before it are bounded; sums so far; the next division's largest entry
 
     def total(v: Traced) -> Traced:
         nonlocal mark, seen
@@ -78,16 +79,20 @@ def argmax(b: Builder, logits: Traced, *, centred: bool) -> Traced:
         return s
 
     def spread(v: Traced) -> Traced:
-        nonlocal mark, seen
+        nonlocal mark, seen, held
         s = total(v)
         if seen < len(rounds):
             lo, hi = rounds[seen]
             r.clip(v, hi * size)
             r.domain(s, lo * size, hi * size)
-        elif schedule.final is not None:
-            r.clip_since(mark, LEADER, period=p.V)
-            r.last(v)
-            r.domain(s, schedule.final.lo, schedule.final.hi)
+        elif seen - len(rounds) < len(divisions):
+            _, fit, count = divisions[seen - len(rounds)]
+            r.clip_since(mark, held, period=p.V)
+            r.clip(v, HOT)
+            if seen in (len(rounds), len(rounds) + len(divisions) - 1):
+                r.last(v)
+            r.domain(s, fit.lo, fit.hi)
+            held = HOT * fit.overshoot(count)
         seen, mark = seen + 1, len(r.facts)
         return s
 

@@ -16,6 +16,7 @@ __all__ = ["ABLATIONS", "RECIPES", "ablation", "default_model", "fitting", "gpt2
 
 
 PRICE_SHARE = 0.8  # of the iteration loss in plan-aware; the rest pulls every site, since stairs are passed together
+DEFAULT_SETTLE = 6  # of the argmax: logits 0.0005 apart end at 0.93 and 0.07 instead of 0.51 and 0.49
 REFRESH_NOISE = 1.7e-4  # standard deviation per slot of the paper's bootstrap, on values of its window
 
 
@@ -77,6 +78,7 @@ def default_model(solver: Solver = "plain") -> Recipe:
     variances within twice their median. Keys are shifted, domains narrowed and fitted again within the cooldown. 2048
     odd windows, some of the tokens that the parent bears worst, are in every calibration, and sums are held at an
     eighth of their domains: of 12,000 odd sequences on three seeds one diverges (docs/results/heat-default.md).
+    The argmax has six settling rounds, the paper's none.
 
     The relaxed solver, which is ours, begins with fewer iterations, each worth more: a quarter of lambda_iter, half
     of the calibrated iterations, and a softmax's reciprocals are pulled down to two and one.
@@ -137,6 +139,7 @@ def default_model(solver: Solver = "plain") -> Recipe:
         odd_share=0.1,
         odd_kinds=(*KINDS, HARD),
         odd_calibration=2048,
+        settle=DEFAULT_SETTLE,
         price_every=40,
         micro_tokens=2048,
         precision="float32",
