@@ -19,8 +19,8 @@ from heatfhe.engine import ClearEngine, Conversation, MemoryKeys, Runner, key_re
 from heatfhe.engine.native import NativeEngine
 from heatfhe.evaluation.drift import sample_windows
 from heatfhe.planning import Plan, plan, preset
-from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.tally import key_bytes, weight_bytes
+from heatfhe.planning.vectors import Diagonal
 from tests.ckks.test_baby_steps import with_words
 from tests.engine.conformance import bits
 from tests.tiny import tiny_circuit

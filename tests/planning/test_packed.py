@@ -15,7 +15,8 @@ from heatfhe.circuit import Circuit
 from heatfhe.engine import ClearEngine, Conversation, Runner, key_request
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning import Plan, plan, preset
-from heatfhe.planning.plaintexts import Public, Rows, Share
+from heatfhe.planning.blocks import Rows, Share
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.weights import parse_weight
 from heatfhe.stages import Attention
 from tests.planning.clear_run import clear_params

@@ -8,9 +8,11 @@ import pytest
 
 from heatfhe.approx import Depth, ReciprocalFit, evaluate, fit_inverse_sqrt, inverse_sqrt, reciprocal
 from heatfhe.errors import ConfigError, ObliviousError
-from heatfhe.planning.plaintexts import Bias, Diagonal, Mask, Position, Public, Share, Skew
+from heatfhe.planning.blocks import Share
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
+from heatfhe.planning.vectors import Bias, Diagonal, Mask, Position, Skew
 from heatfhe.planning.weights import Dense, Embedding, Projection, Unembedding, parse_weight
 
 FIT = fit_inverse_sqrt(0.1, 10.0)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from heatfhe.errors import ConfigError
 from heatfhe.planning.pack import LinearMap, Packing
-from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.program import Port, Program, Step
+from heatfhe.planning.vectors import Diagonal
 from heatfhe.planning.weights import MOST_PARTS, Weight, parse_weight
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError
+from heatfhe.planning.blocks import Rows
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp, Vector
-from heatfhe.planning.plaintexts import Public, Rows
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.scales import scales
 from heatfhe.planning.weights import Biased, Tokens, Unembedding, Weight
 from heatfhe.stages import Activation, Attention, Gate, Head, Linear, Norm, of, readers, writers

@@ -12,9 +12,9 @@ from typing import Any
 from heatfhe.ckks import key_ids, native_set, upload_bytes
 from heatfhe.planning.cost import CostTable, plain_words
 from heatfhe.planning.pack import LinearMap
-from heatfhe.planning.plaintexts import Diagonal
 from heatfhe.planning.plan import Plan
 from heatfhe.planning.program import Program, Step
+from heatfhe.planning.vectors import Diagonal
 from heatfhe.planning.weights import Weight
 
 OPERATORS = ("embedding", "layernorm", "linear", "cache", "attention", "softmax", "gelu", "head", "argmax")

@@ -18,10 +18,11 @@ from heatfhe.approx import ReciprocalFit, reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import LinearMap, to_heads
-from heatfhe.planning.plaintexts import Mask, Public, Turn
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.recorder import FREE_TIMES, Traced
 from heatfhe.planning.scales import FULL
+from heatfhe.planning.vectors import Mask, Turn
 from heatfhe.planning.weights import Projection, Third
 from heatfhe.records import SoftmaxCalibration
 from heatfhe.stages import Attention

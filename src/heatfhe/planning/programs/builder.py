@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from heatfhe.circuit import Circuit
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp
-from heatfhe.planning.plaintexts import Bias, Diagonal, Public
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.scales import magnitude
 from heatfhe.planning.source import PlaintextSource
+from heatfhe.planning.vectors import Bias, Diagonal
 from heatfhe.planning.weights import Biased
 from heatfhe.stages import Linear
 

@@ -9,7 +9,7 @@ from heatfhe.approx import inverse_sqrt, rms_norm
 from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning.pack import Packing, PeriodicMlp, from_heads, from_hidden
-from heatfhe.planning.plaintexts import Position, Public
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.program import ProgramName
 from heatfhe.planning.programs.attention import attention
 from heatfhe.planning.programs.builder import Builder
@@ -18,6 +18,7 @@ from heatfhe.planning.programs.vocabulary import argmax, embedding, head
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
 from heatfhe.planning.scales import noise_bound
+from heatfhe.planning.vectors import Position
 from heatfhe.planning.weights import Dense
 from heatfhe.stages import (
     Activation,

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from heatfhe.approx import activation as approximate_activation
 from heatfhe.planning.pack import to_hidden
-from heatfhe.planning.plaintexts import Mask, Public, Skew
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.programs.builder import Builder
 from heatfhe.planning.recorder import Traced
+from heatfhe.planning.vectors import Mask, Skew
 from heatfhe.planning.weights import Dense
 from heatfhe.stages import Activation, Gate
 

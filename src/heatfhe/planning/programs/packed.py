@@ -38,13 +38,15 @@ from heatfhe.approx import reciprocal
 from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
+from heatfhe.planning.blocks import Order, Rows, Share, Shift, Store
 from heatfhe.planning.pack import LinearMap, Packing, linear_map
-from heatfhe.planning.plaintexts import Bias, Order, Public, Rows, Share, Shift, Store
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.programs.attention import COMMON, THIRDS, carried_ahead, summed
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.programs.decoder import check_layouts, norm
 from heatfhe.planning.recorder import FREE_TIMES, Traced
 from heatfhe.planning.recording import Recording, finish
+from heatfhe.planning.vectors import Bias
 from heatfhe.planning.weights import Dense, Projection, Tokens, Unembedding
 from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Patches, Residual, of
 

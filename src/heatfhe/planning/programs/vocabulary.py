@@ -9,9 +9,10 @@ from typing import Any
 from heatfhe.approx import ArgmaxRound, ArgmaxSchedule, ChordSeed, cutmax
 from heatfhe.errors import PlanError
 from heatfhe.planning.pack import from_vocabulary, to_vocabulary
-from heatfhe.planning.plaintexts import Mask, Public
+from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.programs.builder import Builder
 from heatfhe.planning.recorder import Traced
+from heatfhe.planning.vectors import Mask
 from heatfhe.planning.weights import Embedding, Unembedding
 
 HOT = 1.1  # largest entry of a near one-hot row after its division by the row's sum
