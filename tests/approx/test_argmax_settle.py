@@ -66,7 +66,7 @@ def test_order_is_kept_and_ratios_are_raised(seed: int, rounds: int, words: int,
         assert share @ share < 0.5 / ALIKE  # only a row that far more words share is lost
         return
     assert (np.diff(out) <= 0.0).all()
-    wanted = out[0] * (share / share[0]) ** (2.0**rounds)  # a row that is nearly lost has entries that float64 cannot hold
+    wanted = out[0] * (share / share[0]) ** (2.0**rounds)  # not over out[0]: a row nearly lost has subnormal entries
     np.testing.assert_allclose(out, wanted, rtol=1e-9, atol=1e-300)
     if share @ share >= 1.0 / ALIKE:
         assert abs(out.sum() - 1.0) <= 1e-3

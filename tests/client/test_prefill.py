@@ -16,6 +16,7 @@ from heatfhe.errors import WireError
 from heatfhe.planning import Plan, ProgramName, plan
 from heatfhe.server import ModelSource
 from heatfhe.wire import JobHead, JobRequest, Refusal
+from tests.planning.clear_run import block_rows
 from tests.server.serving import PARAMS, Joined, joined, served_circuit
 
 PROMPT = [1, 2, 3, 9, 4, 30, 8, 5, 17, 60]
@@ -118,3 +119,35 @@ def test_a_layout_that_makes_no_sense_is_refused(client: Client, change: dict[st
     layout = {**client.config.layout, "prefill": {**client.config.layout["prefill"], **change}}
     with pytest.raises(WireError):
         Layout.of(replace(client.config, layout=layout))
+
+
+def test_a_prompt_at_once_behind_a_public_prefix(tmp_path: Path) -> None:
+    """The prefix has two places of the first ciphertext, which the client fills with copies of its first token."""
+    bare = served_circuit()
+    circuit = replace(bare, calibration=replace(bare.calibration, prefix=(5, 9)))
+    circuit.save(tmp_path / "circuit")
+    made = plan(circuit, PARAMS, programs=("generate", "prompt"), placement="greedy", prefill=12)
+    made.save(tmp_path / "plan.json")
+    source = ModelSource(name="behind", plan=tmp_path / "plan.json", circuit=tmp_path / "circuit")
+    with joined(source, tmp_path / "home") as app, app.client("alice") as client:
+        client.upload_keys()
+        said, layout = client.config.layout["prefill"], client.layout
+        assert (said["first"], layout.first, made.prefill, client.config.context) == (2, 2, 14, 14)
+        assert layout.at_once(40, client.config.context) == 14
+        rows = client.bundle.rows(PROMPT)
+        placed = block_rows(made, circuit, np.array(PROMPT))
+        assert np.array_equal(layout.place_blocks(rows), placed)
+        assert np.array_equal(placed[0].reshape(-1, 8)[:, 0], placed[0].reshape(-1, 8)[:, 2])  # of the first token
+        answer = client.generate(PROMPT, 3, keep=True)
+        assert list(answer.tokens) == circuit.generate(PROMPT, 3).tokens
+        assert last_job(client)["units"] == 4  # nine tokens were one unit
+        for first in (0, 16):
+            with pytest.raises(WireError):
+                wrong = {**client.config.layout, "prefill": {**said, "first": first}}
+                Layout.of(replace(client.config, layout=wrong))
+        with pytest.raises(Refusal, match="this plan takes 14 tokens in 2 ciphertexts at once"):
+            head = JobHead(
+                config_id=client.config.config_id, plan=client.config.plan, key_set=client.upload_keys(),
+                program=ProgramName.GENERATE, steps=1, start=0, inputs=3, prefill=(15, 2),
+            )  # fmt: skip
+            app.service.check_job("alice", client.open().session, JobHead.from_header(_header(head)))

@@ -23,6 +23,7 @@ from heatfhe.planning.tally import key_bytes, weight_bytes
 from heatfhe.planning.vectors import Diagonal
 from tests.ckks.test_baby_steps import with_words
 from tests.engine.conformance import bits
+from tests.planning.clear_run import block_rows
 from tests.tiny import tiny_circuit
 
 Real = NDArray[np.float64]
@@ -118,9 +119,7 @@ def check_at_once(circuit: Circuit, params: Params, prompt: list[int], tokens: i
     request = key_request(p)
     clear, ring = ClearEngine(params, request=request), NativeKeyring(request)
     engine = NativeEngine(request, MemoryKeys(dict(ring.evaluation_keys())))
-    blocks = len(p.program("prefill").inputs["x"].values)
-    filled = (prompt[:-1] + prompt[-2:-1] * blocks * p.packing.t)[: blocks * p.packing.t]
-    rows = p.packing.tokens.pack_tokens(circuit.folded.token[filled])
+    rows = block_rows(p, circuit, np.array(prompt[:-1]))
     told, secret = (Conversation(Runner(p, e, p.source(circuit))) for e in (clear, engine))
 
     def sealed(row: Real, program: str) -> Any:
@@ -142,6 +141,15 @@ def check_at_once(circuit: Circuit, params: Params, prompt: list[int], tokens: i
 def test_a_prompt_at_once() -> None:
     circuit = tiny_circuit(layers=2, width=16, vocabulary=32, context=16)
     check_at_once(circuit, preset("insecure-native-11"), [3, 7, 5, 1, 30, 2, 9, 9, 4, 8, 11], 16)
+
+
+@pytest.mark.slow
+def test_a_prompt_of_a_llama_at_once_behind_a_public_prefix() -> None:
+    pytest.importorskip("torch", reason="a Llama is exported from torch")
+    from tests.laws.test_prefix import exported
+
+    _, tokens, circuit = exported("llama")
+    check_at_once(circuit, preset("insecure-native-11"), tokens[0, :10].tolist(), 12)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from heatfhe.planning import plan
 from heatfhe.planning.pack import power_of_two
 from heatfhe.sites import Prepared, prepare, restore
 from tests.gpt2_tiny import worst
-from tests.planning.clear_run import clear_params, generate, teacher_forced
+from tests.planning.clear_run import clear_params, distance, generate, talks, teacher_forced
 
 SEEDS = [pytest.param(seed, marks=() if seed < 5 else pytest.mark.slow) for seed in range(100)]
 
@@ -50,7 +50,7 @@ def check_law_2(prepared: Prepared, tokens: Tensor, circuit: Circuit) -> None:
 
 def check_laws_4_and_6(tokens: Tensor, circuit: Circuit, mlp: str) -> None:
     """The circuit is its plan, free running and on windows, past the wrap of the cache: each of four ciphertexts holds
-    four positions. The trace is the same for any prompt."""
+    four positions. The trace is the same for any prompt. A prompt at once leaves the same cache."""
     padded = power_of_two(circuit.shape.heads) * power_of_two(circuit.shape.head_width)
     small = plan(circuit, clear_params(4 * padded), programs=("generate", "prompt", "logits"), mlp=mlp)
     assert (small.packing.t, small.packing.m) == (4, 4)
@@ -64,3 +64,5 @@ def check_laws_4_and_6(tokens: Tensor, circuit: Circuit, mlp: str) -> None:
     wanted = circuit.run(windows)
     found = teacher_forced(small, circuit, windows, strict=False)
     assert np.abs(found - wanted).max() < 1e-8 * np.abs(wanted).max()
+    many = plan(circuit, clear_params(4 * padded), programs=("prompt",), mlp=mlp, placement="greedy", prefill=11)
+    assert distance(*talks(many, circuit, windows[0][:10], strict=False)) < 1e-8

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heatfhe.circuit import Circuit
-from heatfhe.errors import ConfigError, DataError
+from heatfhe.errors import ConfigError, DataError, PlanError
 from heatfhe.evaluation import stress_circuit, stress_prepared
 from heatfhe.lowering import export
 from heatfhe.planning import Plan, plan
@@ -22,7 +22,7 @@ from heatfhe.ranges import calibrate, observe
 from heatfhe.sites import PrepareConfig, Prepared, RangeBounds, load_prepared, prepare, restore, save_prepared
 from tests.gpt2_tiny import tiny_gpt2, worst
 from tests.llama_tiny import random_tokens, tiny_llama
-from tests.planning.clear_run import clear_params, generate, teacher_forced
+from tests.planning.clear_run import clear_params, distance, generate, talks, teacher_forced
 
 PREFIX = (47, 11, 2)
 MODELS: dict[str, Any] = {"llama": lambda: tiny_llama(0), "gpt2": lambda: tiny_gpt2(0)}
@@ -75,6 +75,34 @@ def test_laws_4_and_6_the_circuit_is_its_plan(kind: str, tmp_path: Path) -> None
     assert [s.kind for s in bare.programs["generate"].steps] == [s.kind for s in made.programs["generate"].steps]
     made.save(tmp_path / "plan")
     assert Plan.load(tmp_path / "plan") == made
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("slots", "planned", "given"), [(64, 13, 13), (64, 6, 5), (64, 1, 1), (128, 13, 9), (128, 5, 5), (512, 13, 12)]
+)
+def test_a_prompt_at_once_behind_it(kind: str, slots: int, planned: int, given: int) -> None:
+    """Blocks of four, eight and sixteen places, of which the prefix takes three of the first; magnitudes beyond a
+    refresh's bound would raise, those of what fills the places too. Tokens go on from there past the wrap."""
+    _, tokens, circuit = exported(kind)
+    made = plan(circuit, clear_params(slots), programs=("logits", "prompt"), prefill=planned, placement="greedy")
+    assert made.prefill >= planned
+    single, packed = talks(made, circuit, tokens[0, :given].numpy())
+    assert distance(single, packed) < 1e-8
+    for token in tokens[0, given:].tolist():
+        x = [packed.runner.engine.value(made.packing.pack_residual(circuit.folded.token[token]))]
+        one, other = single.logits(x), packed.logits(x)
+        assert max(float(np.abs(a.slots - b.slots).max()) for a, b in zip(one, other)) < 1e-8
+    assert distance(single, packed) < 1e-8
+
+
+def test_a_prompt_at_once_behind_a_prefix_as_long_as_a_head_is_wide_is_refused() -> None:
+    circuit = exported("llama")[2]
+    long = replace(circuit, calibration=replace(circuit.calibration, prefix=(47, 11, 2, 5)))
+    with pytest.raises(PlanError, match=r"public prefixes of at most 3 tokens, .* this one has 4: plan without it"):
+        plan(long, clear_params(64), prefill=4)
+    with pytest.raises(PlanError, match="a prefill of 14 tokens does not fit the cache of 13 positions"):
+        plan(circuit, clear_params(64), prefill=14)
 
 
 @KINDS

@@ -72,3 +72,29 @@ def generate(plan: Plan, circuit: Circuit, prompt: list[int], count: int, **opti
     made = [decode.generate(rows[-1])]
     made += [decode.generate() for _ in range(count - 1)]
     return Run([plan.packing.unpack_vocabulary([v.slots for v in row]) for row in made], trace)
+
+
+def talks(made: Plan, circuit: Circuit, prompt: NDArray[np.int64], **options: Any) -> tuple[Conversation, Conversation]:
+    """The same prompt token by token, and at once."""
+    engine = ClearEngine(made.params, request=key_request(made), **options)
+    runner = Runner(made, engine, made.source(circuit))
+    single, packed = Conversation(runner), Conversation(runner)
+    for token in prompt:
+        single.prompt([engine.value(made.packing.pack_residual(circuit.folded.token[token]))])
+    packed.prefill([engine.value(v) for v in block_rows(made, circuit, prompt)], len(prompt))
+    return single, packed
+
+
+def block_rows(made: Plan, circuit: Circuit, prompt: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+    """The prompt's embeddings in whole blocks, filled up with its last token, and with its first in the places of a
+    public prefix."""
+    place = np.arange(len(made.program("prefill").inputs["x"].values) * made.packing.t) - made.prefix
+    filled = prompt[np.clip(place, 0, len(prompt) - 1)]
+    return made.packing.tokens.pack_tokens(circuit.folded.token[filled])
+
+
+def distance(a: Conversation, b: Conversation) -> float:
+    """Largest difference of two caches, in every slot of every ciphertext."""
+    assert a.cache.keys() == b.cache.keys()
+    assert a.position == b.position
+    return max(float(np.abs(x.slots - y.slots).max()) for name in a.cache for x, y in zip(a.cache[name], b.cache[name]))

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from heatfhe.assets import default_circuit
 from heatfhe.circuit import Circuit
@@ -18,35 +16,8 @@ from heatfhe.planning import Plan, plan, preset
 from heatfhe.planning.blocks import Rows, Share
 from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.weights import parse_weight
-from heatfhe.stages import Attention
-from tests.planning.clear_run import clear_params
+from tests.planning.clear_run import block_rows, clear_params, distance, talks
 from tests.tiny import tiny_circuit
-
-
-def talks(made: Plan, circuit: Circuit, prompt: NDArray[np.int64]) -> tuple[Conversation, Conversation]:
-    """The same prompt token by token, and at once."""
-    engine = ClearEngine(made.params, request=key_request(made))
-    runner = Runner(made, engine, made.source(circuit))
-    single, packed = Conversation(runner), Conversation(runner)
-    for token in prompt:
-        single.prompt([engine.value(made.packing.pack_residual(circuit.folded.token[token]))])
-    packed.prefill([engine.value(v) for v in block_rows(made, circuit, prompt)], len(prompt))
-    return single, packed
-
-
-def block_rows(made: Plan, circuit: Circuit, prompt: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-    """The prompt's embeddings in whole blocks, filled up with its last token."""
-    count = len(made.program("prefill").inputs["x"].values) * made.packing.t
-    filled = prompt[np.minimum(np.arange(count), len(prompt) - 1)]
-    return made.packing.tokens.pack_tokens(circuit.folded.token[filled])
-
-
-def distance(a: Conversation, b: Conversation) -> float:
-    """Largest difference of two caches, in every slot of every ciphertext."""
-    assert a.cache.keys() == b.cache.keys()
-    assert a.position == b.position
-    return max(float(np.abs(x.slots - y.slots).max()) for name in a.cache for x, y in zip(a.cache[name], b.cache[name]))
-
 
 # (circuit, slots, tokens planned, tokens given): one token to a ciphertext and many, blocks that fill one ciphertext of
 # scores and several, an odd number of blocks, padded heads and widths, rings larger than the model can use.
@@ -167,9 +138,6 @@ def test_what_a_prefill_refuses() -> None:
         plan(circuit, clear_params(64), programs=("prefill",))
     with pytest.raises(PlanError, match="multiplies by i"):
         plan(circuit, clear_params(64), programs=("prompt",), prefill=8, halve=False)
-    turned = tuple(replace(s, rotary=1e4) if isinstance(s, Attention) else s for s in circuit.stages)
-    with pytest.raises(PlanError, match="neither rotary positions nor a public prefix"):
-        plan(replace(circuit, stages=turned), clear_params(64), programs=("prompt",), prefill=8)
     made = plan(circuit, clear_params(64), programs=("prompt",), prefill=8)
     _, packed = talks(made, circuit, np.arange(8))
     with pytest.raises(ConfigError, match="a prompt at once starts a conversation; this one holds 8 positions"):

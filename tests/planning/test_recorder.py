@@ -8,11 +8,11 @@ import pytest
 
 from heatfhe.approx import Depth, ReciprocalFit, evaluate, fit_inverse_sqrt, inverse_sqrt, reciprocal
 from heatfhe.errors import ConfigError, ObliviousError
-from heatfhe.planning.blocks import Share
+from heatfhe.planning.blocks import Known, Relative, Share, Shift, Store, Turned
 from heatfhe.planning.plaintexts import Public
 from heatfhe.planning.recorder import Recorder, Traced
 from heatfhe.planning.recording import Recording, finish
-from heatfhe.planning.vectors import Bias, Diagonal, Mask, Position, Skew
+from heatfhe.planning.vectors import Bias, Diagonal, Front, Mask, Position, Skew, Turn
 from heatfhe.planning.weights import Dense, Embedding, Projection, Unembedding, parse_weight
 
 FIT = fit_inverse_sqrt(0.1, 10.0)
@@ -202,6 +202,14 @@ PLAINTEXTS = {
     "2.0*bias:h.0.attn.c_attn/k": Public(2.0, 0.0, Bias(Projection("h.0.attn.c_attn", "k"))),
     "1.0*bias:head": Public.of(Bias(Unembedding(False))),
     "0.5*share:2:3:32": Public(0.5, 0.0, Share(2, 3, 32)),
+    "1.0*turn:sin:10000.0:append.k": Public.of(Turn(Mask.APPEND_K, 1e4, True)),
+    "1.0*front:h.0.attn/k": Public.of(Front("h.0.attn/k")),
+    "1.0*shift:3:-2": Public.of(Shift(3, -2)),
+    "1.0*shift:3:-2:1": Public.of(Shift(3, -2, 1)),
+    "1.0*store:1:0:2": Public.of(Store(1, 0, 2)),
+    "0.5*turned:cos:10000.0:3:store:1:0:2": Public(0.5, 0.0, Turned(Store(1, 0, 2), 1e4, False, 3)),
+    "0.5*relative:sin:500.0:3": Public(0.5, 0.0, Relative(500.0, True, 3)),
+    "1.0*known:model.layers.0.self_attn": Public.of(Known("model.layers.0.self_attn")),
     "1.0*map:h.0.attn.c_attn/q:-4:1": Public.of(Diagonal(Projection("h.0.attn.c_attn", "q"), -4, 1)),
 }
 
@@ -226,7 +234,11 @@ def test_plaintexts_and_their_keys(key: str) -> None:
         "", "mask*2", "1", "nan", "1e999", "1.0*", "1.0*nobody", "1.0*causal*causal", "1.0*rows*rows", "1.0*rows^1",
         "1.0*rows^65", "1.0*rows^nan", "1.0*rows^0", "1.0*causal^2", "1.0*first.", "1.0*append.q", "1.0*skew.x",
         "1.0*skew.03", "1.0*map:a:b", "1.0*map:a:0:x", "1.0*bias:a/b/c", "1.0*bias:embedding.0", "1.0*what:a",
-        "1.0*share:0:2", "1.0*share:3:3:1", "1.0*share:-1:2:1", "1.0*share:0:2:0", "1.0*shift:1:2:3",
+        "1.0*share:0:2", "1.0*share:3:3:1", "1.0*share:-1:2:1", "1.0*share:0:2:0", "1.0*shift:1:2:0",
+        "1.0*shift:1:2:3:4", "1.0*shift:1", "1.0*front",
+        "1.0*relative:cos:1e4:1", "1.0*relative:tan:10000.0:1", "1.0*relative:cos:10000.0:1:2",
+        "1.0*turned:cos:10000.0:1", "1.0*turned:cos:10000.0:1:causal", "1.0*turned:cos:10000.0:1:shift:1:2",
+        "1.0*turn:cos:10000.0:store:1:2",
         "1.0*skew." + "9" * 5000, "1.0*position^2", "1.0*words*rows",
     ],
 )  # fmt: skip

@@ -3,8 +3,9 @@
 
 A token's row of width d sits at slots s with s mod D < d, repeated with period D. One number per word sits in ``parts``
 ciphertexts: part p holds word p*P + (s mod P) at slot s. Padding is zero. Where a server takes the tokens of a prompt
-at once, t to a ciphertext, block b of them holds entry i of token b*t + c at slot i*t + c, repeated with period D*t. So
-do the rows of an image; of its logits, part p holds label p*D + i at slot i*t.
+at once, t to a ciphertext, block b of them holds entry i of token b*t + c at slot i*t + c, repeated with period D*t;
+behind a public prefix the prompt's first token is token ``first``. The rows of an image lie likewise; of its logits,
+part p holds label p*D + i at slot i*t.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Layout:
     blocks: int = 0
     block_level: int = 0
     least: int = 0
+    first: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> Layout:
@@ -55,6 +57,8 @@ class Layout:
             del many["least"]
         packed = Fields(top.object(name), of=f"layout {name}") if name in config.layout else None
         at_once = [packed.integer(name, lo=name != "level", hi=hi) for name, hi in many.items()] if packed else []
+        behind = packed is not None and "first" in config.layout[name]
+        first = packed.integer("first", lo=1, hi=at_once[0] * at_once[1] - 1) if packed and behind else 0
         if packed:
             packed.done()
         top.done()
@@ -68,6 +72,7 @@ class Layout:
             word_period=words.integer("period", lo=1, hi=slots),
             parts=words.integer("parts", lo=1, hi=64),
             noise_level=words.integer("level", lo=0, hi=levels),
+            first=first,
             **dict(zip(names, at_once)),
         )
         row.done()
@@ -90,13 +95,13 @@ class Layout:
 
     def at_once(self, tokens: int, context: int) -> int:
         """How many of a prompt's tokens go at once: what fits, all but the last, if that is quicker than one by one."""
-        count = min(tokens - 1, self.tokens * self.blocks, context)
+        count = min(tokens - 1, self.tokens * self.blocks - self.first, context)
         return count if self.blocks and count >= self.least else 0
 
     def place_blocks(self, rows: Real) -> list[Real]:
-        """Rows of tokens as whole blocks, filled up with the last."""
-        last = np.minimum(np.arange(self.blocks * self.tokens), len(rows) - 1)
-        filled = rows[last].reshape(self.blocks, self.tokens, self.width)
+        """Rows of tokens as whole blocks: copies of the first in the places before its own, of the last behind it."""
+        place = np.arange(self.blocks * self.tokens) - self.first
+        filled = rows[np.clip(place, 0, len(rows) - 1)].reshape(self.blocks, self.tokens, self.width)
         padded = np.zeros((self.blocks, self.width_period, self.tokens))
         padded[:, : self.width] = filled.swapaxes(1, 2)
         return [np.tile(block.reshape(-1), self.slots // block.size) for block in padded]

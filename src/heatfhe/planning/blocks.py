@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from heatfhe.errors import ConfigError
 from heatfhe.planning.pack import power_of_two
-from heatfhe.planning.vectors import SlotVector
+from heatfhe.planning.vectors import SlotVector, of_prefix
+from heatfhe.stages import Attention, of, turns
 
 if TYPE_CHECKING:
     from heatfhe.planning.source import PlaintextSource
@@ -23,6 +24,7 @@ class Rows(SlotVector, Enum):
 
     The values they meet have one ciphertext per block of queries, or per block and ``span`` blocks of keys. Tokens past
     the last, which fill its block, stand at its position and see what it sees: they are copies of it at every stage.
+    In the places of a public prefix stand copies of the first token behind it.
     """
 
     CAUSAL = "rows.causal"  # scores that count: keys up to the query, in a head that is none of the padding
@@ -48,15 +50,14 @@ class Rows(SlotVector, Enum):
         p = s.packing.tokens
         if self is Rows.WHOLE:
             return np.full(p.n, p.context - 1)
-        block = p.score(part)[0] if self is Rows.CAUSAL else part
-        return np.minimum(block * p.t + p.coordinates[1], position)
+        place = (p.score(part)[0] if self is Rows.CAUSAL else part) * p.t + p.coordinates[1]
+        return np.clip(place, len(s.circuit.prefix), position)
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         p, heads = s.packing.tokens, s.circuit.shape.heads
-        e, c, h = p.coordinates
+        h = p.coordinates[2]
         if self in (Rows.CAUSAL, Rows.WHOLE):
-            group = p.score(part)[1] if self is Rows.CAUSAL else part % p.groups
-            keys = (group * p.span + e // p.t) * p.t + (c - e) % p.t
+            keys = p.keys(p.score(part)[1] if self is Rows.CAUSAL else part % p.groups)
             return np.asarray((h < heads) & (keys <= self.places(s, position, part)), dtype=np.float64)
         if self is not Rows.POSITIONS:
             return np.asarray(h >= heads, dtype=np.float64) if self is Rows.IDLE else np.ones(p.n)
@@ -68,19 +69,21 @@ class Rows(SlotVector, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shift(SlotVector):
-    """Top index ``row``, and the tokens that find another of their own block at slot + ``by``."""
+    """Top index ``row``, and the tokens that find another of their own block at slot + ``by``, at its place ``first``
+    or a later one."""
 
     row: int
     by: int
+    first: int = 0
 
     @property
     def key(self) -> str:
-        return f"shift:{self.row}:{self.by}"
+        return _numbered("shift", self.row, self.by, first=self.first)
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         e, c, _ = s.packing.tokens.coordinates
         there = c + self.by
-        return np.asarray((e == self.row) & (there >= 0) & (there < s.packing.t), dtype=np.float64)
+        return np.asarray((e == self.row) & (there >= self.first) & (there < s.packing.t), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +105,23 @@ class Order(SlotVector):
 
 @dataclass(frozen=True, slots=True)
 class Store(SlotVector):
-    """Where the cache keeps the tokens of a block, up to the position: residue class ``row`` of its ciphertext."""
+    """Where the cache keeps the tokens of a block, from ``first`` up to the position: residue class ``row`` of its
+    ciphertext."""
 
     moves: ClassVar[bool] = True
     block: int
     row: int
+    first: int = 0
 
     @property
     def key(self) -> str:
-        return f"store:{self.block}:{self.row}"
+        return _numbered("store", self.block, self.row, first=self.first)
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         p = s.packing
         e, c, _ = p.coordinates
-        return np.asarray((e % p.m == self.row) & (self.block * p.t + c <= position), dtype=np.float64)
+        token = self.block * p.t + c
+        return np.asarray((e % p.m == self.row) & (token >= self.first) & (token <= position), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +157,83 @@ class Share(SlotVector):
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         turn = np.arange(s.packing.n) // self.stretch % self.turns
         return np.asarray(np.minimum(turn, self.blocks - 1) == self.block, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Turned(SlotVector):
+    """A mask of the cache times the cosine or the signed sine of rotary positions, of entries ``ahead`` further on."""
+
+    moves: ClassVar[bool] = True
+    store: Store
+    base: float
+    sine: bool
+    ahead: int
+
+    @property
+    def key(self) -> str:
+        return f"turned:{_part(self.sine)}:{self.base!r}:{self.ahead}:{self.store.key}"
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        p, mask = s.packing, self.store.slots(s, position, part)
+        tokens = np.where(mask > 0, self.store.block * p.t + p.coordinates[1], 0)
+        return np.asarray(mask * _turns(s, self.base, self.sine, tokens, p.inner(self.ahead)))
+
+
+@dataclass(frozen=True, slots=True)
+class Relative(SlotVector):
+    """Scores that count, times the cosine or the signed sine of how far a query is from its key, of entries ``ahead``
+    further on: a query turned by that meets keys that were never turned."""
+
+    moves: ClassVar[bool] = True
+    base: float
+    sine: bool
+    ahead: int
+
+    @property
+    def key(self) -> str:
+        return f"relative:{_part(self.sine)}:{self.base!r}:{self.ahead}"
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        p, mask = s.packing.tokens, Rows.CAUSAL.slots(s, position, part)
+        far = Rows.CAUSAL.places(s, position, part) - p.keys(p.score(part)[1])
+        return np.asarray(mask * _turns(s, self.base, self.sine, np.where(mask > 0, far, 0), p.inner(self.ahead)))
+
+
+@dataclass(frozen=True, slots=True)
+class Known(SlotVector):
+    """Keys and values of the public prefix, as real and imaginary part, spread as those of the first blocks are: see
+    programs.packed_attention. Keys are turned back by their positions."""
+
+    attention: str
+
+    @property
+    def key(self) -> str:
+        return f"known:{self.attention}"
+
+    def parts(self, s: PlaintextSource) -> int:
+        return s.packing.dh
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        p, front = s.packing.tokens, s.circuit.front
+        keys, values = front.keys[self.attention], front.values[self.attention]
+        base = next(a.rotary for a in of(s.circuit.stages, Attention) if a.name == self.attention)
+        if base is not None:
+            cosine, sine = turns(base, s.circuit.shape.head_width, -np.arange(keys.shape[1]))
+            keys = keys * cosine + np.roll(keys, keys.shape[-1] // 2, axis=-1) * sine
+        token = np.roll(p.keys(0), part * p.stride)
+        return of_prefix(keys, p, p.inner(0), token) + 1j * of_prefix(values, p, p.inner(0), token)
+
+
+def _turns(s: PlaintextSource, base: float, sine: bool, positions: NDArray[Any], inner: NDArray[Any]) -> NDArray[Any]:
+    """Of every slot the cosine, or the signed sine, of its position at its entry; zero in padding."""
+    table = turns(base, s.circuit.shape.head_width, np.arange(int(positions.max()) + 1))[sine]
+    return np.where(inner >= 0, table[positions, inner], 0.0)
+
+
+def _part(sine: bool) -> str:
+    return "sin" if sine else "cos"
+
+
+def _numbered(kind: str, *numbers: int, first: int) -> str:
+    """A key of numbers; ``first`` is left out where it is 0, as in plans that know of none."""
+    return ":".join([kind, *map(str, numbers), *([str(first)] if first else [])])

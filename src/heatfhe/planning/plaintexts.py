@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeAlias, Union
 
 import numpy as np
 
 from heatfhe.errors import ConfigError
-from heatfhe.planning.blocks import Order, Rows, Share, Shift, Store
-from heatfhe.planning.vectors import Bias, Diagonal, Mask, Position, Skew, Turn
+from heatfhe.planning.blocks import Known, Order, Relative, Rows, Share, Shift, Store, Turned
+from heatfhe.planning.vectors import Bias, Diagonal, Front, Mask, Position, Skew, Turn
 from heatfhe.planning.weights import Embedding, parse_weight
 
 Number: TypeAlias = "int | float"
 STEEPEST = 64.0  # power of the row length
-Factor = Union[Mask, Turn, Skew, Position, Bias, Diagonal, Rows, Shift, Order, Store, Share]
+Factor = Union[
+    Mask, Turn, Skew, Position, Bias, Diagonal, Front, Rows, Shift, Order, Store, Share, Turned, Relative, Known
+]  # fmt: skip
 _NUMBERED: Mapping[str, type[Shift] | type[Order] | type[Store] | type[Share]] = {
     "shift": Shift, "order": Order, "store": Store, "share": Share,
 }  # fmt: skip
@@ -126,15 +128,26 @@ def _factor(name: str) -> Factor:
         return Skew(int(rest)) if kind == "skew" else Rows(name) if kind == "rows" else Mask(name)
     if kind in _NUMBERED:
         made, numbers = _NUMBERED[kind], [int(number) for number in rest.split(":")]
-        if len(numbers) != len(fields(made)):
+        if not sum(f.default is MISSING for f in fields(made)) <= len(numbers) <= len(fields(made)):
             raise ValueError(name)
         return made(*numbers)
     if kind == "map":
         weight, giant, baby = rest.split(":")
         return Diagonal(parse_weight(weight), int(giant), int(baby))
-    if kind == "turn":
-        part, base, mask = rest.split(":")
-        return Turn(Mask(mask), float(base), part == "sin")
+    if kind == "front":
+        return Front(rest)
+    if kind == "known":
+        return Known(rest)
+    if kind in ("turn", "turned", "relative"):
+        part, base, number_or_mask, *store = rest.split(":", 3)
+        if kind == "turn" and not store:
+            return Turn(Mask(number_or_mask), float(base), part == "sin")
+        if kind == "relative" and not store:
+            return Relative(float(base), part == "sin", int(number_or_mask))
+        kept = _factor(":".join(store))
+        if kind == "turned" and isinstance(kept, Store):
+            return Turned(kept, float(base), part == "sin", int(number_or_mask))
+        raise ValueError(name)
     weight_of_bias = parse_weight(rest)
     if kind != "bias" or isinstance(weight_of_bias, Embedding):
         raise ValueError(name)

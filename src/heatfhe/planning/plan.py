@@ -131,7 +131,8 @@ class Plan:
         """The most tokens of a prompt it takes at once: whole blocks, within the context; 0 without such a program."""
         if ProgramName.PREFILL not in self.programs:
             return 0
-        return min(self.context, len(self.programs[ProgramName.PREFILL].inputs["x"].values) * self.packing.t)
+        places = len(self.programs[ProgramName.PREFILL].inputs["x"].values) * self.packing.t
+        return min(self.context, places - self.prefix)
 
     def program(self, name: str) -> Program:
         """A program by name."""

@@ -15,8 +15,9 @@ from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError
 from heatfhe.planning.blocks import Rows
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp, Vector
-from heatfhe.planning.plaintexts import Public
+from heatfhe.planning.plaintexts import Factor, Public
 from heatfhe.planning.scales import scales
+from heatfhe.planning.vectors import Front
 from heatfhe.planning.weights import Biased, Tokens, Unembedding, Weight
 from heatfhe.stages import Activation, Attention, Gate, Head, Linear, Norm, of, readers, writers
 
@@ -42,28 +43,12 @@ class PlaintextSource:
 
     def plain(self, p: Public, position: int, part: int = 0) -> float | Vector:
         """The number a plaintext is at a position, or its vector, made when it is needed."""
-        if p.vector is None:
-            return float(p.value(float(position + 1)))
-        at = position if p.moves else None
-        return Vector((p, part, at), partial(self._slots, p, position, part), keep=at is None)
+        return float(p.value(float(position + 1))) if p.vector is None else self._vector(p, p.vector, position, part)
 
     def front(self, port: str, part: int) -> Vector | None:
         """What the public prefix, if there is one, leaves in one ciphertext of a cache: see programs.attention."""
-        p, front = self.packing, self.circuit.front
-        if not front.length:
-            return None
-        attention, _, kind = port.rpartition("/")
-        rows = (front.keys if kind == "k" else front.values)[attention]  # (heads, prefix, head width)
-        entries, tokens = (part, 0) if kind == "k" else (0, part)
-
-        def make() -> NDArray[Any]:
-            e, c, h = p.coordinates
-            inner, token = p.inner(entries), (e + tokens) % p.m * p.t + c
-            real = (inner >= 0) & (h < len(rows)) & (token < front.length)
-            h, token, inner = (np.where(real, index, 0) for index in (h, token, inner))
-            return self._all(np.where(real, rows[h, token, inner], 0.0))
-
-        return Vector(("front", port, part), make, keep=False)
+        front = Front(port)
+        return self._vector(Public.of(front), front, 0, part) if self.circuit.prefix else None
 
     def linear_map(self, weight: Weight) -> LinearMap:
         """A linear map with its plaintexts."""
@@ -78,6 +63,10 @@ class PlaintextSource:
             return product.diagonal(self._terms(product), giant, baby)
         except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError) as err:
             raise ConfigError(f"{weight.key[:64]!r}: is no linear map of this circuit; plan again") from err
+
+    def _vector(self, p: Public, vector: Factor, position: int, part: int) -> Vector:
+        at = position if p.moves else None
+        return Vector((p, part, at), partial(self._slots, p, position, part), keep=at is None and not vector.once)
 
     def _slots(self, p: Public, position: int, part: int) -> NDArray[Any]:
         assert p.vector is not None

@@ -15,6 +15,7 @@ from heatfhe.planning.weights import Biased, Weight, placed
 from heatfhe.stages import turns
 
 if TYPE_CHECKING:
+    from heatfhe.planning.pack import Packing
     from heatfhe.planning.source import PlaintextSource
 
 
@@ -23,6 +24,7 @@ class SlotVector:
 
     __slots__ = ()
     moves: ClassVar[bool] = False  # whether it depends on the position
+    once: ClassVar[bool] = False  # whether a conversation meets it once, so that nobody need keep it
 
     def period(self, s: PlaintextSource) -> int:
         """Distinct slots."""
@@ -164,3 +166,34 @@ class Diagonal(SlotVector):
 
     def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
         return s.diagonal(self.weight, self.giant, self.baby)
+
+
+@dataclass(frozen=True, slots=True)
+class Front(SlotVector):
+    """What the public prefix leaves in a cache (``NAME/k`` or ``NAME/v``): see programs.attention."""
+
+    once: ClassVar[bool] = True
+    port: str
+
+    @property
+    def key(self) -> str:
+        return f"front:{self.port}"
+
+    def parts(self, s: PlaintextSource) -> int:
+        return s.packing.m
+
+    def slots(self, s: PlaintextSource, position: int, part: int) -> NDArray[Any]:
+        p, (attention, _, kind) = s.packing, self.port.rpartition("/")
+        e, c, _ = p.coordinates
+        if kind == "k":
+            return of_prefix(s.circuit.front.keys[attention], p, p.inner(part), e % p.m * p.t + c)
+        return of_prefix(s.circuit.front.values[attention], p, p.inner(0), (e + part) % p.m * p.t + c)
+
+
+def of_prefix(rows: NDArray[Any], p: Packing, inner: NDArray[Any], token: NDArray[Any]) -> NDArray[Any]:
+    """Numbers (heads, prefix, head width) at the head of every slot, this entry of this token; zero elsewhere."""
+    heads, length, _ = rows.shape
+    h = p.coordinates[2]
+    real = (inner >= 0) & (h < heads) & (token < length)
+    h, token, inner = (np.where(real, index, 0) for index in (h, token, inner))
+    return np.where(real, rows[h, token, inner], 0.0)

@@ -34,7 +34,8 @@ class ServedModel:
     def prefill(self) -> tuple[int, int]:
         """The most tokens that a prompt may bring at once, and the ciphertexts they come in."""
         packed = self.config.layout.get("prefill", {"tokens": 0, "blocks": 0})
-        return min(self.config.context, packed["tokens"] * packed["blocks"]), packed["blocks"]
+        places = packed["tokens"] * packed["blocks"] - packed.get("first", 0)
+        return min(self.config.context, places), packed["blocks"]
 
 
 def admit(model: ServedModel, settings: Settings) -> None:

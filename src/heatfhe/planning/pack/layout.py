@@ -268,6 +268,11 @@ class TokenPacking(Packing):
             block += 1
         return block, part
 
+    def keys(self, group: int) -> Index:
+        """The token whose key meets the query of every slot, in scores of the group-th ``span`` blocks of keys."""
+        e, c, _ = self.coordinates
+        return (group * self.span + e // self.t) * self.t + (c - e) % self.t
+
     def pack_image(self, rows: Real) -> list[Real]:
         """All rows of images (..., context, width), one slot vector (..., slots) per block, filled up with the last."""
         filled = rows[..., np.minimum(np.arange(self.blocks * self.t), self.context - 1), :]

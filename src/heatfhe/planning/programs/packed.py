@@ -3,22 +3,12 @@
 
 Layout (TokenPacking): slot i * t + c of ciphertext b holds entry i of token b * t + c. A diagonal of a matrix serves
 all tokens; two blocks ride as real and imaginary part of one product with real plaintexts, and a sum over the width has
-period t. Hidden vectors take hidden / width ciphertexts per block.
+period t. Hidden vectors take hidden / width ciphertexts per block. How tokens meet is in packed_attention.
 
-Scores. Slot (e, h, c) of queries b and keys G holds the score of query b * t + c with key (c - e) mod t of block
-G * span + e div t: dh keys to a ciphertext, no slot empty. With u = k + i v of one block and u_j those of the keys that
-row e - j asks for, spread over the rows e by masks,
-    scores = Re sum over j of rot_{j stride}(q) rot_{j stride}(u_j),  values = Im sum over j of rot_{-j stride}(y) u_j,
-so keys and values share masks and rotations and are never taken apart. The masks cost one level, which queries spend on
-the causal mask: scores that do not count are zero, and never meet a polynomial outside its domain.
-
-Rows of all lengths lie in one ciphertext: constants that follow the row length are vectors (Rows). The last division
-leaves probabilities, so the values need no mask. Sums of rows have period stride.
-
-Cache. u goes from (e, h, c) to decode's (e, c, h) by Hp * t sparse masks; another mask puts each block into its
-residue class, up to the last token of the prompt, and single tokens go on from there. A prompt starts at position 0;
-the program runs at the position of its last token. Copies of that token fill the blocks: they stand at its position and
-see what it sees, so their values are its own and in their domains if the prompt's are.
+A prompt starts at position 0, or behind a public prefix; the program runs at the position of its last token. Copies of
+that token fill the blocks: they stand at its position and see what it sees, so their values are its own and in their
+domains if the prompt's are. Copies of the first token fill the places of a prefix, likewise: a block of queries always
+meets the first ``span`` blocks of keys, so a prefix shorter than these is all in sight.
 
 Images. Every row sees all rows, so all have one length, a number, and no cache is written; the mask leaves out what
 fills the last block. Logits are the class token's, the first of the first block: after the last attention's keys and
@@ -29,26 +19,22 @@ are vectors in the order of the blocks, and the cache would keep fewer bits.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from heatfhe.approx import activation as approximate_activation
-from heatfhe.approx import reciprocal
-from heatfhe.approx import softmax as approximate_softmax
 from heatfhe.circuit import Circuit
 from heatfhe.errors import PlanError
-from heatfhe.planning.blocks import Order, Rows, Share, Shift, Store
+from heatfhe.planning.blocks import Rows, Share
 from heatfhe.planning.pack import LinearMap, Packing, linear_map
 from heatfhe.planning.plaintexts import Public
-from heatfhe.planning.programs.attention import COMMON, THIRDS, carried_ahead, summed
 from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.planning.programs.decoder import check_layouts, norm
-from heatfhe.planning.recorder import FREE_TIMES, Traced
+from heatfhe.planning.programs.packed_attention import attention
+from heatfhe.planning.recorder import Traced
 from heatfhe.planning.recording import Recording, finish
-from heatfhe.planning.vectors import Bias
 from heatfhe.planning.weights import Dense, Projection, Tokens, Unembedding
-from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Patches, Residual, of
+from heatfhe.stages import Activation, Attention, Embed, Gate, Head, Norm, Patches, Residual
 
 
 def record_packed(
@@ -57,17 +43,21 @@ def record_packed(
     """Record the prefill of at most ``tokens`` tokens, in whole blocks, or the rows of an image; the other options are
     those of ``record``."""
     check_layouts(circuit.stages)
-    if not 1 <= tokens <= packing.context:
-        raise PlanError(f"a prefill of {tokens} tokens does not fit the cache of {packing.context} positions")
-    if circuit.front.length or any(stage.rotary is not None for stage in of(circuit.stages, Attention)):
-        raise PlanError("a prefill knows neither rotary positions nor a public prefix yet; plan without it")
+    room = packing.context - len(circuit.prefix)
+    if not 1 <= tokens <= room:
+        raise PlanError(f"a prefill of {tokens} tokens does not fit the cache of {room} positions")
+    if len(circuit.prefix) >= packing.dh:
+        raise PlanError(
+            f"a prefill knows public prefixes of at most {packing.dh - 1} tokens, a head's width less one; this one "
+            f"has {len(circuit.prefix)}: plan without it"
+        )
     b = Builder(circuit, packing, reach, True, contract, "A", tight)
-    run = _Packed(b, -(-tokens // packing.t), whole=circuit.grid is not None)
+    run = Packed(b, -(-(len(circuit.prefix) + tokens) // packing.t), whole=circuit.grid is not None)
     run.record()
     return replace(finish(b.r), packed=True)
 
 
-class _Packed:
+class Packed:
     """The program being recorded; values hold ``blocks`` ciphertexts, or a multiple, the block first.
 
     Queries have ``queries`` blocks. ``whole`` says that all rows see all rows; ``length`` is that of a row.
@@ -77,6 +67,7 @@ class _Packed:
         self.b, self.r, self.p, self.blocks, self.queries, self.whole = b, b.r, b.p.tokens, blocks, blocks, whole
         self.r.rows = self.p.context if whole else blocks * self.p.t
         self.groups = range(-(-blocks // self.p.span))
+        self.public = len(b.circuit.prefix)
         self.length, self.every = (Public(float(self.p.context)), Public()) if whole else (ROWS, Public.of(Rows.EVERY))
         self.mask = Public.of(Rows.WHOLE if whole else Rows.CAUSAL)
 
@@ -99,7 +90,7 @@ class _Packed:
             if isinstance(stage, Norm):
                 values[stage.writes] = self.norm(stage, values[stage.reads])
             elif isinstance(stage, Attention):
-                values[stage.writes] = self.attention(stage, values)
+                values[stage.writes] = attention(self, stage, values)
             elif isinstance(stage, Activation):
                 values[stage.writes] = self.activation(stage, values)
             elif isinstance(stage, Gate):
@@ -186,185 +177,6 @@ class _Packed:
             out = self.b.shifted(out, bias)
         out.facts.complex = False
         return out
-
-    # -- attention --------------------------------------------------------------------------------------------------
-
-    def attention(self, stage: Attention, given: dict[str, Traced]) -> Traced:
-        """Queries, keys and values, the cache, scores, rows, and the values they weigh."""
-        b, r, p, name = self.b, self.r, self.p, stage.name
-        made = [b.linear(value) for value in stage.inputs]
-        x, owners = given[made[0].reads], made * (3 // len(made))
-        fit = b.circuit.calibration.softmaxes[name].fit
-        if self.whole and stage is of(b.circuit.stages, Attention)[-1]:
-            self.queries = 1
-        with r.scope(made[0].name if len(made) == 1 else name, "linear"):
-            q, k, v = (Projection(linear.name, third) for third, linear in zip(THIRDS, owners))
-            queries = self.linear(self.kept(x), [[q]])
-            r.assume(queries, b.bound(f"{name}/q") * 2 / (stage.divisor(b.circuit.shape.head_width) * fit.width))
-            both = Tokens(k, v)
-            with r.group():
-                u = r.linear(x, *[self.map(both)] * self.blocks, period=p.n) * 2
-                u = u + Public.of(Bias(both)) if b.source.adds(Tokens(k)) or b.source.adds(Tokens(v)) else u
-            u.facts.complex = True
-            r.assume(u, b.bound(f"{name}/k") + b.bound(f"{name}/v"))
-        if not self.whole:
-            with r.scope(name, "cache"):
-                self.store(name, u)
-        with r.scope(name, "attention"):
-            spread = [self.spread(u, group) for group in self.groups]
-            with r.group():
-                scores = self.products(queries, spread)
-                t = scores + self.mask * (-2 * fit.midpoint / fit.width)
-            r.domain(t, -1.0, 1.0)
-        scale = b.scales.values[stage.writes]
-        y = self.softmax(name, t, scale / 2)
-        with r.scope(name, "attention"), r.group():
-            parts = []
-            for block in range(self.queries):
-                pairs = []
-                for part, (query, group) in enumerate(self.scores):
-                    if query == block:
-                        turned = r.rotate_many(r.select(y, part), [-p.stride * j for j in range(p.dh)])
-                        pairs += [(turned[j], r.select(spread[group], j)) for j in range(p.dh)]
-                z = r.product_sum(pairs)
-                parts.append((z.conjugate() - z).times_i())
-            out = r.join(*parts)
-        out.facts.complex, out.facts.period = False, p.n
-        return r.assume(out, b.bound(stage.writes) * scale)
-
-    def spread(self, u: Traced, group: int) -> Traced:
-        """u_j for all j: row e holds, for every query, the key and value that row e - j of the scores asks for."""
-        r, p = self.r, self.p
-        blocks = range(group * p.span, min(self.blocks, (group + 1) * p.span))
-        shifts = range(1 - p.t, p.t)
-        with r.group():
-            turned = {w: dict(zip(shifts, r.rotate_many(r.select(u, w), shifts))) for w in blocks}
-            parts = []
-            for j in range(p.dh):
-                pairs = []
-                for w in blocks:
-                    for shift in shifts:
-                        row = (j + w % p.span * p.t + -shift % p.t) % p.dh
-                        pairs.append((turned[w][shift], Public.of(Shift(row, shift))))
-                parts.append(r.plain_sum(pairs))
-            out = r.join(*parts)
-        out.facts.complex = True
-        bound = float(u.facts.bounds().max())
-        return r.assume(out, bound)
-
-    def products(self, queries: Traced, spread: Sequence[Traced]) -> Traced:
-        """The scores, zero where they do not count."""
-        r, p = self.r, self.p
-        by = [p.stride * j for j in range(p.dh)]
-        turned = [r.rotate_many(r.select(queries, block), by) for block in range(self.queries)]
-        keys = [[r.select(u, j).rotate(by[j]) if j else r.select(u, 0) for j in range(p.dh)] for u in spread]
-        masked = [r.join(*(turned[q][j] for q, _ in self.scores)) * (self.mask * 0.5) for j in range(p.dh)]
-        parts = []
-        for part, (_, group) in enumerate(self.scores):
-            z = r.product_sum([(r.select(masked[j], part), keys[group][j]) for j in range(p.dh)])
-            parts.append(z + z.conjugate())
-        out = r.join(*parts)
-        out.facts.complex, out.facts.period = False, p.n
-        return out
-
-    def store(self, name: str, u: Traced) -> None:
-        """Keys and values where decode looks for them, in the cache's order."""
-        b, r, p = self.b, self.r, self.p
-        heads, limits = range(b.circuit.shape.heads), {k: b.bound(f"{name}/{k}") for k in "kv"}
-        with r.group():
-            both = []
-            for block in range(self.blocks):
-                turned = r.rotate_many(r.select(u, block), [h * (p.t - 1) for h in heads])
-                total: Traced | None = None
-                for c in range(p.t):
-                    term = r.plain_sum([(turned[h], Public.of(Order(c, h))) for h in heads])
-                    term = term.rotate(-c * (p.Hp - 1)) if c else term
-                    total = term if total is None else total + term
-                assert total is not None
-                mirrored = total.conjugate()
-                both += [total + mirrored, (mirrored - total).times_i()]
-            fresh = r.join(*both)
-        fresh.facts.complex = False
-        r.assume(fresh, 2 * max(limits.values()))
-        for kind in "kv":
-            with r.group():
-                blocks = [r.select(fresh, 2 * block + (kind == "v")) for block in range(self.blocks)]
-                moved = [r.rotate_many(k, [p.stride * j for j in range(p.m)]) for k in blocks] if kind == "k" else []
-                parts = []
-                for j in range(p.m):
-                    pairs = [
-                        (moved[w][j] if moved else blocks[w], Public.of(Store(w, w if moved else (w - j) % p.m)) * 0.5)
-                        for w in range(self.blocks)
-                    ]
-                    parts.append(r.plain_sum(pairs))
-                cache = r.join(*parts)
-            r.assume(cache, limits[kind]).facts.refreshable = False
-            cache.facts.complex = False
-            r.output(f"{name}/{kind}", cache)
-
-    def softmax(self, name: str, t: Traced, carried: float) -> Traced:
-        """Probabilities, times ``carried``: as of one token, with a row length of its own in every slot."""
-        b, r, p = self.b, self.r, self.p
-        c, aim = b.circuit.calibration.softmaxes[name], b.scales.aim
-        widest = c.fit.init if c.fit.refine is None else c.fit.refine
-        length, every, sums = self.length, self.every, 0
-        root = (length * (widest.hi / aim)).power(-0.5)
-
-        def row_sum(v: Traced) -> Traced:
-            nonlocal sums
-            fit, least = summed(b, c, v, sums, r.rows, aim)
-            sums += 1
-            with r.group():
-                parts = []
-                for block in range(self.queries):
-                    mine = [r.select(v, part) for part, (query, _) in enumerate(self.scores) if query == block]
-                    total = mine[0]
-                    for other in mine[1:]:
-                        total = total + other
-                    parts.append(r.sum_over(total, p.stride, p.dh))
-                s = r.join(*parts)
-                if p.Hp > b.circuit.shape.heads:
-                    s = s + Public.of(Rows.IDLE) * (aim * math.sqrt(fit.lo / fit.hi))
-                s.facts.period = p.stride
-                s = self.gather(s, p.stride) if self.whole else s
-            return r.domain(s, aim * least / fit.hi, aim)
-
-        def solver(number: int, count: int, last: bool) -> Callable[[Traced], Traced]:
-            fit, least = c.met(number)
-            scale = fit.hi / aim
-            gain = Public(carried * scale) if last else root * length * scale
-            longest = 1.0 if last or not gain.rows else r.rows**0.5
-            largest = gain.coefficient * longest * (fit.largest(count, least) if b.tight else 1 / least)
-            back = Public(max(1, math.ceil(largest / aim)))
-            if not last and b.tight and back.coefficient > FREE_TIMES:
-                back = back * (length / r.rows).power(0.5)
-            gain = gain / back
-            ahead = carried_ahead(b, fit, count, gain.coefficient * r.rows**gain.rows)
-            times = back * every if back.rows else int(back.coefficient)
-            part = 1.0 if last or number else COMMON
-
-            def solve(s: Traced) -> Traced:
-                given = gain.coefficient if last else gain * every
-                y = r.weigh(r.last(reciprocal(s, fit, count, scale=scale, gain=given, ahead=ahead)), part=part) * times
-                y = self.scatter(y, p.stride, self.queries) if self.whole else y
-                return y if len(self.scores) == self.queries else r.join(*(r.select(y, q) for q, _ in self.scores))
-
-            return solve
-
-        with r.scope(name, "softmax"):
-            squared = 1.0 / (1 << c.fit.exponential.squarings)
-            mask = self.mask * (length * (c.fit.init.hi / aim)).power(-squared)
-            passes = iter(
-                [solver(k + 1, c.refine_count, k + 1 == c.fit.passes) for k in range(c.fit.passes)]
-                if c.fit.refine is not None
-                else []
-            )
-            y = approximate_softmax(
-                t, c.fit, row_sum=row_sum, mask=mask,
-                init=solver(0, c.init_count, c.fit.refine is None),
-                refine=None if c.fit.refine is None else lambda s: next(passes)(s),
-            )  # fmt: skip
-            return r.clip(y, carried)
 
     # -- the MLP and the stream -------------------------------------------------------------------------------------
 

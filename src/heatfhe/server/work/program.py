@@ -92,14 +92,16 @@ def _image(plan: Plan) -> dict[str, dict[str, int]]:
 
 
 def _prefill(plan: Plan) -> dict[str, dict[str, int]]:
-    """How a prompt comes at once: tokens to a ciphertext, ciphertexts, their level, and from how many it is quicker."""
+    """How a prompt comes at once: tokens to a ciphertext, ciphertexts, their level, from how many it is quicker, and
+    behind a public prefix the place of the first."""
     if not plan.prefill:
         return {}
     program, single = plan.program(ProgramName.PREFILL), plan.program(ProgramName.PROMPT)
     least = math.ceil(program.predicted_seconds / single.predicted_seconds) if single.predicted_seconds else 1
     port = program.inputs["x"]
     sizes = {"tokens": plan.packing.t, "blocks": len(port.values), "level": port.level}
-    return {"prefill": {**sizes, "least": max(1, least)}}
+    behind = {"first": plan.prefix} if plan.prefix else {}
+    return {"prefill": {**sizes, "least": max(1, least), **behind}}
 
 
 def highest_temperature(circuit: Circuit, noise_bound: float, allowed: float | None = None) -> float:
