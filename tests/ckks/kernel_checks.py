@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from heatfhe.ckks.encoding import SlotMatrix, diagonal
 from heatfhe.ckks.expand import expansion_head, label
 from heatfhe.ckks.kernels import Digits, Kernels, KeyView, Words
 from heatfhe.ckks.kernels.plans import digit_plan, division
 from heatfhe.errors import ConfigError
-from tests.ckks.kernel_shapes import Host, Shape, key_case, moduli, residues, row_array, view, words
+from tests.ckks.kernel_shapes import Host, Shape, key_case, moduli, residues, row_array, slot_matrix, view, words
 
 Check = Callable[[Kernels, Kernels, int, Shape], None]
 
@@ -53,17 +54,20 @@ def evaluate(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> Non
         same(reference, other, lambda k, x=x: k.evaluate(x, rows))
 
 
+def alike(reference: Kernels, rows: Sequence[int], wanted: Host, got: Host) -> None:
+    """Coefficients (..., limbs, N) of equal integers but for rounding: every one within one, the same in all limbs."""
+    q = np.array([reference.moduli[r] for r in rows])[:, None]
+    apart = (got.astype(np.int64) - wanted + q // 2) % q - q // 2
+    assert np.abs(apart).max() <= 1
+    assert (apart == apart[..., :1, :]).all()
+
+
 def encode(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
-    """Equal integers but for rounding: every coefficient within one, and only some of them."""
     n, rows = reference.ring_dimension, row_array(shape.rows)
     rng = np.random.default_rng(seed)
     for size, scale in ((n // 2, 2.0**30), (1, 2.0**40), (8, 1000.0)):
         slots = rng.uniform(-1, 1, size) + 1j * rng.uniform(-1, 1, size)
-        wanted, got = (k.coefficients(k.encode(slots, scale, rows), rows).astype(np.int64) for k in (reference, other))
-        q = np.array([reference.moduli[r] for r in shape.rows])[:, None]
-        apart = (got - wanted + q // 2) % q - q // 2
-        assert np.abs(apart).max() <= 1
-        assert (apart == apart[0]).all()
+        alike(reference, shape.rows, *(k.coefficients(k.encode(slots, scale, rows), rows) for k in (reference, other)))
     exact = np.full(4, 0.25)
     same(reference, other, lambda k: k.encode(exact, 2.0**40, rows))
     for k in (reference, other):
@@ -71,6 +75,34 @@ def encode(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
             k.encode(exact, 2.0**64, rows)
         with pytest.raises(ConfigError, match="power of two"):
             k.encode(np.ones(3), 1.0, rows)
+
+
+def diagonals(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
+    """Of one matrix and of two, laid out over all slots and over fewer, more than one launch takes: as encode's."""
+    n, rows = reference.ring_dimension, row_array(shape.rows)
+    rng = np.random.default_rng(seed)
+    turns = [(giant, baby) for giant in (0, 5, n // 2 - 1) for baby in range(30)]
+    one = np.eye(1, n, dtype=np.int64)[0]
+
+    def read(k: Kernels, matrices: Sequence[SlotMatrix], some: Sequence[tuple[int, int]]) -> Host:
+        """Coefficients (T, limbs, N), by a product with one, which takes back the form of what is prepared."""
+        made = k.diagonals(matrices, some, 2.0**30, rows)
+        parts = [k.product(k.evaluate(one, rows), k.polynomial(made, i), rows) for i in range(len(some))]
+        return np.stack([k.coefficients(part, rows) for part in parts])
+
+    for size, factors in ((n // 2, (1.0,)), (min(64, n // 2), (0.5, 0.5j)), (n // 4, (0.5, -0.5j))):
+        matrices = [slot_matrix(rng, size, factor, ahead=7 * i) for i, factor in enumerate(factors)]
+        alike(reference, shape.rows, *(read(k, matrices, turns) for k in (reference, other)))
+        slots = diagonal(matrices, *turns[35])
+        single = reference.coefficients(reference.encode(slots, 2.0**30, rows), rows)
+        same_host(single, read(reference, matrices, turns[35:36])[0])
+    for k in (reference, other):
+        with pytest.raises(ConfigError, match="does not fit 62 bits"):
+            k.diagonals([slot_matrix(rng, 8, 1.0)], turns, 2.0**64, rows)
+        with pytest.raises(ConfigError, match="power of two"):
+            k.diagonals([slot_matrix(rng, n, 1.0)], turns, 1.0, rows)
+        with pytest.raises(ConfigError, match="all must be of 8"):
+            k.diagonals([slot_matrix(rng, 8, 1.0), slot_matrix(rng, 16, 1.0)], turns, 1.0, rows)
 
 
 def coefficients(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
@@ -399,8 +431,8 @@ def mark(reference: Kernels, other: Kernels, seed: int, shape: Shape) -> None:
 
 
 CHECKS: dict[str, Check] = {
-    "upload": upload, "download": upload, "evaluate": evaluate, "encode": encode, "coefficients": coefficients,
-    "uniform": uniform, "size": size,
+    "upload": upload, "download": upload, "evaluate": evaluate, "encode": encode, "diagonals": diagonals,
+    "coefficients": coefficients, "uniform": uniform, "size": size,
     "polynomial": polynomial, "polynomials": polynomials, "each": each, "limbs": limbs, "stack": stack,
     "add": limbwise("add"), "sub": limbwise("sub"), "negate": limbwise("negate"), "scale": scale,
     "combine": combine, "add_first": add_first, "add_constant": add_constant, "prepare": prepare, "product": product,

@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks.encoding import SlotMatrix
 from heatfhe.ckks.kernels import DigitPlan, Kernels, KeyView, Residues, Rows
 from heatfhe.ckks.kernels.plans import digit_plan
 from heatfhe.ckks.primes import primes_below, primes_near
@@ -74,6 +75,12 @@ def residues(n: int, rows: Sequence[int], seed: int) -> Residues:
 
 def row_array(rows: Sequence[int]) -> Rows:
     return np.array(rows, dtype=np.int64)
+
+
+def slot_matrix(rng: np.random.Generator, slots: int, factor: complex, ahead: int = 0) -> SlotMatrix:
+    """A random matrix of 12 x 9 between random layouts with padding."""
+    rows, columns = rng.integers(-1, 12, slots), rng.integers(-1, 9, slots)
+    return SlotMatrix(rng.uniform(-1, 1, (12, 9)), rows, columns, factor, ahead)
 
 
 def view(k: Kernels, key: Host, rows: Sequence[int], first: int, extended: Sequence[int]) -> KeyView:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from heatfhe.ckks.bootstrapping import BootstrapSpec
-from heatfhe.ckks.encoding import Encoder
+from heatfhe.ckks.encoding import Encoder, diagonal
 from heatfhe.ckks.expand import expanded, expansion_head, label
 from heatfhe.ckks.kernels import ReferenceKernels, load_kernels
 from heatfhe.ckks.kernels.cuda import CudaKernels, CupyDevice, tape
@@ -131,6 +131,9 @@ class HostEncoded(CudaKernels):
 
     def encode(self, slots: Any, scale: float, rows: Any) -> Any:
         return self.evaluate(Encoder(self.ring_dimension).encode(slots, scale), rows)
+
+    def diagonals(self, matrices: Any, turns: Any, scale: float, rows: Any) -> Any:
+        return self.stack([self.prepare(self.encode(diagonal(matrices, *t), scale, rows), rows) for t in turns])
 
 
 def results(device: str, n: int, chain: Any, babies: int = 0) -> dict[str, str]:

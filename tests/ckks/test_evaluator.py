@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from heatfhe.ckks import ring as ring_module
+from heatfhe.ckks.encoding import diagonal
 from heatfhe.ckks.kernels import Words, load_kernels
 from heatfhe.ckks.keys import GALOIS, RELINEARISE, KeyId, galois_element
-from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
+from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map, encode_matrices
 from heatfhe.ckks.polynomial import ChebyshevEvaluator, divide_chebyshev
 from heatfhe.ckks.ring import Ciphertext, Ring, at_scale
 from heatfhe.errors import EngineError, MissingKeyError, OutOfLevelsError
+from tests.ckks.kernel_shapes import slot_matrix
 from tests.ckks.seeded import Scheme, digest, small_chain, times_constant, times_plain
 
 pytest.importorskip("numba", reason="compiled kernels need numba")
@@ -181,6 +183,29 @@ def test_linear_maps_are_their_sums() -> None:
         assert got.scale == s.ring.scales[level - 1]
         assert deviation(got, np.asarray(wanted)) < 3e-7
         assert m.memory == 12 * len(s.ring.extended(level)) * N * 4
+
+
+def test_maps_of_matrices_are_maps_of_their_diagonals() -> None:
+    """Bit for bit; and y[s] is the sum over turns r of M[in(s + r), out(s)] x[s + r], of two matrices added up."""
+    s, rng, x = scheme(), np.random.default_rng(5), values(6)
+    matrices = [slot_matrix(rng, N // 2, 0.5), slot_matrix(rng, N // 2, -0.5j, ahead=N // 4)]
+    babies, giants, level = (0, 1, 2, 3), (0, 8, 16), 4
+    scale = s.evaluator.plain_scale(level)
+    vectors = {g: {b: partial(diagonal, matrices, g, b) for b in babies} for g in giants}
+    at_once = encode_matrices(s.ring, matrices, babies, giants, level, scale)
+    a = s.encrypt(x, level)
+    got, one_by_one = (apply_map(s.evaluator, a, m) for m in (at_once, encode_map(s.ring, vectors, level, scale)))
+    assert np.array_equal(*(s.ring.kernels.download(c.data) for c in (got, one_by_one)))
+    assert at_once.rotations == (1, 2, 3, 8, 16)
+    assert at_once.memory == 12 * len(s.ring.extended(level)) * N * 4
+    wanted = np.zeros(N // 2, dtype=complex)
+    for m in matrices:
+        for slot in range(N // 2):
+            for r in (g + b for g in giants for b in babies):
+                row, column = m.rows[(slot + r + m.ahead) % (N // 2)], m.columns[slot]
+                if row >= 0 and column >= 0:
+                    wanted[slot] += m.factor * m.entries[row, column] * x[(slot + r) % (N // 2)]
+    assert deviation(got, wanted) < 3e-7
 
 
 @given(degree=st.integers(1, 31), seed=st.integers(0, 2**32))

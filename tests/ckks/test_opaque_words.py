@@ -18,9 +18,10 @@ from heatfhe.ckks.archive import Archive
 from heatfhe.ckks.bootstrapping import BootstrapSpec
 from heatfhe.ckks.kernels import Kernels, ReferenceKernels, load_kernels
 from heatfhe.ckks.keys import GALOIS, KeyId, galois_element
-from heatfhe.ckks.linear import apply_map, encode_map
+from heatfhe.ckks.linear import apply_map, encode_map, encode_matrices
 from heatfhe.engine import KeyRequest, MemoryKeys, Vector
 from heatfhe.planning import preset
+from tests.ckks.kernel_shapes import slot_matrix
 from tests.ckks.sealed import Sealed, SealedKernels
 from tests.ckks.seeded import HASH, Scheme, SeededSource, small_chain, times_constant, times_plain
 from tests.engine.maps import linear_map
@@ -39,6 +40,7 @@ def everything(kernels: Kernels) -> dict[str, str]:
     a, b = s.encrypt(x, 4), archive.parse(archive.dump_fresh(s.maker.encrypt(y, 4)))
     level, scale = 4, e.plain_scale(4)
     giants = {g: {k: (lambda by=g + k: np.roll(x, by)) for k in (0, 1, 2)} for g in (0, 1, 2, 3, 5, 8, 16)}
+    matrices = [slot_matrix(rng, N // 2, 0.5), slot_matrix(rng, N // 2, -0.5j, ahead=4)]
     low = s.encrypt(x[:4], 3)
     pair = s.bootstrapper.bootstrap_pair(low, low, period=4, bound=3.0)
     values = {
@@ -50,6 +52,7 @@ def everything(kernels: Kernels) -> dict[str, str]:
         "polynomial": e.add_polynomial(a, s.ring.kernels.encode(y, a.scale, s.ring.rows(level))), "drop": e.drop(a, 2),
         "rotate": e.rotate(a, 5), "hoisted": e.rotate_many(a, [1, 0, 3])[2], "conjugate": e.conjugate(a),
         "rotations": e.add_rotations(a, [1, 2]), "map": apply_map(e, a, encode_map(s.ring, giants, level, scale)),
+        "matrices": apply_map(e, a, encode_matrices(s.ring, matrices, (0, 1, 2), (0, 3, 16), level, scale)),
         "bootstrap": s.bootstrapper.bootstrap_real(a, period=32), "pair": pair[0], "pair, second": pair[1],
         "complex bootstrap": s.bootstrapper.bootstrap(b, period=32),
     }  # fmt: skip

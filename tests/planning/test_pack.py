@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from heatfhe.ckks import diagonal
 from heatfhe.errors import ConfigError, PlanError
 from heatfhe.planning import LinearMap, Packing
 from heatfhe.planning.pack import (
@@ -75,9 +76,9 @@ def apply(p: Packing, product: LinearMap, terms: list[Any], x: np.ndarray, y: np
         x = x + 1j * np.roll(x, -product.half)
     if product.join and y is not None:
         x = x + 1j * y
-    total = np.zeros(p.n, dtype=complex)
+    total, matrices = np.zeros(p.n, dtype=complex), product.between(terms)
     for g in product.giants:
-        inner = sum(product.diagonal(terms, g, b) * np.roll(x, -b) for b in product.babies)
+        inner = sum(diagonal(matrices, g, b) * np.roll(x, -b) for b in product.babies)
         total += np.roll(inner, -g)
     return total
 

@@ -3,10 +3,11 @@
 
 from typing import TYPE_CHECKING
 
+from heatfhe.ckks.encoding import SlotMatrix, diagonal
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.keys import KeyTable, sparse_modulus_bits
 from heatfhe.ckks.keyset import key_ids, upload_bytes
-from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map
+from heatfhe.ckks.linear import EncodedMap, apply_map, encode_map, encode_matrices
 from heatfhe.ckks.params import (
     MAX_LOG_QP,
     MAX_LOG_QP_BY_WEIGHT,
@@ -33,8 +34,11 @@ __all__ = [
     "KeyTable",
     "Params",
     "Ring",
+    "SlotMatrix",
     "apply_map",
+    "diagonal",
     "encode_map",
+    "encode_matrices",
     "found_cupy",
     "key_ids",
     "native_presets",

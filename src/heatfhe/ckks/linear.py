@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks.encoding import SlotMatrix
 from heatfhe.ckks.evaluator import Evaluator
 from heatfhe.ckks.kernels import Rows, Words
 from heatfhe.ckks.keys import GALOIS, galois_element
@@ -63,6 +64,26 @@ def encode_map(ring: Ring, giants: Diagonals, level: int, scale: float, *, name:
         out.append((g % slots, which, plains))
     memory = sum(ring.kernels.size(plains) for _, _, plains in out)
     return EncodedMap(level, scale, babies, tuple(out), memory, name)
+
+
+def encode_matrices(
+    ring: Ring,
+    matrices: Sequence[SlotMatrix],
+    babies: Sequence[int],
+    giants: Sequence[int],
+    level: int,
+    scale: float,
+    *,
+    name: Hashable | None = None,
+) -> EncodedMap:
+    """Encode the map whose plaintexts are the diagonals of matrices, all of them at once."""
+    slots, each = ring.chain.ring_dimension // 2, len(babies)
+    sources = tuple(sorted({b % slots for b in babies}))
+    turns = [(g, b) for g in giants for b in babies]
+    plains = ring.kernels.diagonals(matrices, turns, scale, ring.extended(level))
+    which = np.array([sources.index(b % slots) for b in babies], dtype=np.int64)
+    rows = tuple((g % slots, which, ring.kernels.polynomials(plains, i * each, each)) for i, g in enumerate(giants))
+    return EncodedMap(level, scale, sources, rows, ring.kernels.size(plains), name)
 
 
 def apply_map(evaluator: Evaluator, a: Ciphertext, m: EncodedMap) -> Ciphertext:

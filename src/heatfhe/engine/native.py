@@ -18,6 +18,7 @@ from heatfhe.ckks import (
     Ring,
     apply_map,
     encode_map,
+    encode_matrices,
     key_ids,
     native_set,
 )
@@ -299,9 +300,11 @@ class NativeEngine:
     def _map(self, m: LinearMap, level: int) -> EncodedMap:
         def make(kept: bool) -> EncodedMap:
             self._made += not kept
+            name, scale = ("map", m.weight, level) if kept else None, self._e.plain_scale(level)
+            if m.matrices is not None:
+                return encode_matrices(self._ring, m.matrices(), m.babies, m.giants, level, scale, name=name)
             giants = {g: {b: m.vector(g, b).make for b in m.babies} for g in m.giants}
-            name = ("map", m.weight, level) if kept else None
-            return encode_map(self._ring, giants, level, self._e.plain_scale(level), name=name)
+            return encode_map(self._ring, giants, level, scale, name=name)
 
         size = 4 * m.plaintexts * len(self._ring.extended(level)) * self.params.ring_dimension
         encoded: EncodedMap = self._encodings.get((("map", m.weight), level), size, make)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.circuit import Circuit
+from heatfhe.ckks import SlotMatrix, diagonal
 from heatfhe.errors import ConfigError
 from heatfhe.planning.blocks import Rows
 from heatfhe.planning.pack import LinearMap, Packing, PeriodicMlp, Vector
@@ -38,7 +39,7 @@ class PlaintextSource:
         self.circuit, self.packing, self.products = circuit, packing, products
         self.reach, self.tight, self.loud = reach, tight, loud
         self.scales, self.made = scales(circuit, reach, tight=tight, loud=loud), writers(circuit.stages)
-        self._terms = lru_cache(maxsize=8)(lambda m: m.weight.terms(self, m))
+        self._between = lru_cache(maxsize=8)(lambda m: m.between(m.weight.terms(self, m)))
         self._maps: dict[Weight, LinearMap] = {}
 
     def plain(self, p: Public, position: int, part: int = 0) -> float | Vector:
@@ -53,16 +54,24 @@ class PlaintextSource:
     def linear_map(self, weight: Weight) -> LinearMap:
         """A linear map with its plaintexts."""
         if weight not in self._maps:
-            self._maps[weight] = replace(self._listed(weight), make=lambda g, b: self._all(self.diagonal(weight, g, b)))
+            self._maps[weight] = replace(
+                self._listed(weight),
+                make=lambda g, b: self._all(self.diagonal(weight, g, b)),
+                matrices=lambda: self._matrices(weight),
+            )
         return self._maps[weight]
 
     def diagonal(self, weight: Weight, giant: int, baby: int) -> NDArray[Any]:
         """One plaintext of a linear map, over the slots laid out."""
+        return diagonal(self._matrices(weight), giant, baby)
+
+    def _matrices(self, weight: Weight) -> tuple[SlotMatrix, ...]:
         product = self._listed(weight)
         try:
-            return product.diagonal(self._terms(product), giant, baby)
+            made: tuple[SlotMatrix, ...] = self._between(product)
         except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError) as err:
             raise ConfigError(f"{weight.key[:64]!r}: is no linear map of this circuit; plan again") from err
+        return made
 
     def _vector(self, p: Public, vector: Factor, position: int, part: int) -> Vector:
         at = position if p.moves else None

@@ -81,9 +81,10 @@ class ShimDevice:
         return out
 
     def fourier(self, x: Buffer) -> None:
-        values = (ctypes.c_double * (2 * x.shape[0])).from_address(x.ptr)
-        points = np.frombuffer(values, dtype=np.complex128)
-        points[:] = np.fft.fft(points)
+        lines, points, _ = x.shape
+        values = (ctypes.c_double * (2 * lines * points)).from_address(x.ptr)
+        spectra = np.frombuffer(values, dtype=np.complex128).reshape(lines, points)
+        spectra[:] = np.fft.fft(spectra)
 
     def copy(self, target: int, source: int, size: int) -> None:
         ctypes.memmove(target, source, size)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks.encoding import SlotMatrix
 from heatfhe.ckks.kernels.plans import DigitPlan, Digits, Division, KeyView, Residues, Rows, Words
 from heatfhe.ckks.kernels.reference import ReferenceKernels
 
@@ -56,8 +57,16 @@ class Kernels(Protocol):
     def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
         """(limbs, N): the polynomial with these slots at a scale (see ckks/encoding.py), evaluated.
 
-        The one method that is not bit for bit the reference's: a device's own transform may round a coefficient to the
+        This and diagonals are not bit for bit the reference's: a device's own transform may round a coefficient to the
         other of two neighbouring integers.
+        """
+
+    def diagonals(
+        self, matrices: Sequence[SlotMatrix], turns: Sequence[tuple[int, int]], scale: float, rows: Rows
+    ) -> Words:
+        """(T, limbs, N): for each turn (giant, baby) the matrices' diagonal (see ckks/encoding.py), encoded, prepared.
+
+        Like encode, it may differ from the reference by one in a coefficient.
         """
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:

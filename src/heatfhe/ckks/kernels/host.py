@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.encoding import Encoder
+from heatfhe.ckks.encoding import Encoder, SlotMatrix, checked_matrices, diagonal
 from heatfhe.ckks.expand import expanded
 from heatfhe.ckks.kernels import plans
 from heatfhe.ckks.kernels.plans import Rows, Words
@@ -40,6 +40,10 @@ class HostKernels(ABC):
     def residues(self, coefficients: NDArray[np.int64], rows: Rows) -> Words:
         """Signed integers modulo each prime."""
 
+    @abstractmethod
+    def prepare(self, x: Words, rows: Rows) -> Words:
+        """The form in which products read a constant polynomial."""
+
     def upload(self, natural: NDArray[np.uint32]) -> Words:
         """Natural order to stored order."""
         out = np.empty(natural.shape, dtype=np.uint32)
@@ -55,6 +59,15 @@ class HostKernels(ABC):
 
     def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Words:
         return self.evaluate(self._encoder.encode(slots, scale), rows)
+
+    def diagonals(
+        self, matrices: Sequence[SlotMatrix], turns: Sequence[tuple[int, int]], scale: float, rows: Rows
+    ) -> Words:
+        checked_matrices(matrices, scale, self.ring_dimension // 2)
+        out = np.empty((len(turns), len(rows), self.ring_dimension), dtype=np.uint32)
+        for words, turn in zip(out, turns):
+            words[:] = self.prepare(self.encode(diagonal(matrices, *turn), scale, rows), rows)
+        return out
 
     def coefficients(self, x: Words, rows: Rows) -> NDArray[np.uint32]:
         return np.asarray(self.intt(x, rows))

@@ -5,7 +5,6 @@ from heatfhe.planning.pack.layout import Packing, periodic, power_of_two
 from heatfhe.planning.pack.linear_map import (
     LinearMap,
     Vector,
-    diagonal,
     from_heads,
     from_hidden,
     from_vocabulary,
@@ -21,7 +20,6 @@ __all__ = [
     "Packing",
     "PeriodicMlp",
     "Vector",
-    "diagonal",
     "from_heads",
     "from_hidden",
     "from_vocabulary",

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.ckks import SlotMatrix
 from heatfhe.errors import ConfigError
-from heatfhe.planning.pack.layout import Index, Packing
+from heatfhe.planning.pack.layout import Packing
 from heatfhe.planning.weights import Term, Weight, parse_weight
 
 MOST_BABIES = 32  # rotated copies of the input held at once
@@ -41,9 +41,10 @@ class LinearMap:
     """A plaintext linear map in baby-step giant-step form, one level deep.
 
     ``y = sum over G of rot_G( sum over b of make(G, b) * rot_b(x) )``; the vectors are already rolled back by G. A plan
-    holds the rotations, a PlaintextSource adds ``make``. ``half`` is the offset of the imaginary part of the input
-    (0: a real input), ``pair`` says that two matrices make the real and imaginary part of the output, ``join`` that
-    real and imaginary part of the input are two vectors.
+    holds the rotations. A PlaintextSource adds ``make``, and ``matrices``, whose diagonals these vectors are, for an
+    engine that reads them by itself. ``half`` is the offset of the imaginary part of the input (0: a real input),
+    ``pair`` says that two matrices make the real and imaginary part of the output, ``join`` that real and imaginary
+    part of the input are two vectors.
     """
 
     weight: Weight
@@ -53,6 +54,7 @@ class LinearMap:
     pair: bool = False
     join: bool = False
     make: Callable[[int, int], NDArray[Any]] | None = field(default=None, compare=False, repr=False)
+    matrices: Callable[[], tuple[SlotMatrix, ...]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.babies or not self.giants:
@@ -81,26 +83,23 @@ class LinearMap:
             raise ConfigError(f"{self.weight.key}: has no plaintexts; ask a PlaintextSource for the map")
         return Vector((self.weight, giant, baby), partial(self.make, giant, baby))
 
-    def diagonal(self, terms: Sequence[Term], giant: int, baby: int) -> NDArray[Any]:
-        """The plaintext of one (giant, baby), rolled back by the giant; a term is (matrix, layout in, layout out).
+    def between(self, terms: Sequence[Term]) -> tuple[SlotMatrix, ...]:
+        """The matrices whose diagonals are its plaintexts; a term is (matrix, layout in, layout out).
 
         Two terms are given with ``pair`` or ``join``. 1/2 is folded in, so that z + conj(z) is the (real) result, and
         -i (z - conj(z)) the imaginary one.
         """
-        r = giant + baby
         if self.pair:
-            out: NDArray[Any] = (diagonal(*terms[0], r) + 1j * diagonal(*terms[1], r)) / 2
-        elif self.join:
-            out = (diagonal(*terms[0], r) - 1j * diagonal(*terms[1], r)) / 2
-        elif self.half:
-            out = (diagonal(*terms[0], r) - 1j * diagonal(*terms[0], r + self.half)) / 2
-        else:
-            out = diagonal(*terms[0], r)
-        return np.roll(out, giant)
+            return SlotMatrix(*terms[0], 0.5), SlotMatrix(*terms[1], 0.5j)
+        if self.join:
+            return SlotMatrix(*terms[0], 0.5), SlotMatrix(*terms[1], -0.5j)
+        if self.half:
+            return SlotMatrix(*terms[0], 0.5), SlotMatrix(*terms[0], -0.5j, self.half)
+        return (SlotMatrix(*terms[0]),)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        return {"key": self.weight.key} | {f.name: getattr(self, f.name) for f in fields(self)[1:-1]}
+        return {"key": self.weight.key} | {f.name: getattr(self, f.name) for f in fields(self)[1:-2]}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> LinearMap:
@@ -166,10 +165,3 @@ def to_vocabulary(weight: Weight, p: Packing, *, halve: bool, pair: bool = False
 def from_vocabulary(weight: Weight, p: Packing, *, halve: bool, join: bool = False) -> LinearMap:
     """P(V) -> P; for V > D a tree of stride D over V / D terms follows."""
     return linear_map(weight, min(p.D, p.V), halve=halve, join=join)
-
-
-def diagonal(matrix: NDArray[np.float64], source: Index, target: Index, r: int) -> NDArray[np.float64]:
-    """M[in(s + r), out(s)] over the slots laid out, zero wherever either index is padding; matrix is (in, out)."""
-    rows, columns = np.roll(source, -r), target
-    real = (rows >= 0) & (columns >= 0)
-    return np.asarray(np.where(real, matrix[np.where(real, rows, 0), np.where(real, columns, 0)], 0.0))

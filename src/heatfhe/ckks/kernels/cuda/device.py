@@ -96,7 +96,7 @@ class Device(Protocol):
         """Bytes from one address to another."""
 
     def fourier(self, x: Buffer) -> None:
-        """The discrete Fourier transform of complex doubles, in place."""
+        """The discrete Fourier transform of each line of complex doubles (lines, points, 4), in place."""
 
     def launch(self, kernel: str, grid: tuple[int, int, int], block: int, *args: int | float) -> None:
         """Start a kernel; arguments are addresses and numbers."""
@@ -141,7 +141,7 @@ class CupyDevice:
         self._launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # whole numbers pass as C's int, the rest typed
         self._queue = ctypes.c_void_p(self._stream.ptr)
         self._pinned, self._turn = cupy.cuda.alloc_pinned_memory(RING), 0
-        self._transform: Any = None
+        self._transforms: dict[tuple[int, int], Any] = {}
 
     @property
     def used(self) -> int:
@@ -190,13 +190,13 @@ class CupyDevice:
         return int(place)
 
     def fourier(self, x: Buffer) -> None:
-        cupy = self._cupy
-        memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(x.ptr, 16 * x.shape[0], x.owner), 0)
-        points = cupy.ndarray((x.shape[0],), dtype=np.complex128, memptr=memory)
+        cupy, (lines, points, _) = self._cupy, x.shape
+        memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(x.ptr, x.nbytes, x.owner), 0)
+        values = cupy.ndarray((lines, points), dtype=np.complex128, memptr=memory)
         with self._stream:
-            if self._transform is None:
-                self._transform = cupy.cuda.cufft.Plan1d(x.shape[0], cupy.cuda.cufft.CUFFT_Z2Z, 1)
-            self._transform.fft(points, points, cupy.cuda.cufft.CUFFT_FORWARD)
+            if (lines, points) not in self._transforms:
+                self._transforms[lines, points] = cupy.cuda.cufft.Plan1d(points, cupy.cuda.cufft.CUFFT_Z2Z, lines)
+            self._transforms[lines, points].fft(values, values, cupy.cuda.cufft.CUFFT_FORWARD)
 
     def host(self, x: Buffer) -> NDArray[np.uint32]:
         out = np.empty(x.shape, dtype=np.uint32)

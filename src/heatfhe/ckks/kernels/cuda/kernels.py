@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heatfhe.ckks.encoding import LARGEST, checked_slots, slot_places, too_large
 from heatfhe.ckks.expand import LANES, padded_blocks, uniform_limb
 from heatfhe.ckks.kernels.cuda.device import WORD, Buffer, Device, Recording
-from heatfhe.ckks.kernels.cuda.launcher import THREADS, Launcher
+from heatfhe.ckks.kernels.cuda.encoder import Encoding
+from heatfhe.ckks.kernels.cuda.launcher import THREADS
 from heatfhe.ckks.kernels.cuda.tables import pairs
 from heatfhe.ckks.kernels.cuda.tape import Mailbox, Tape, TapeFull, TapeRecorder
 from heatfhe.ckks.kernels.plans import DigitPlan, Division, KeyView, Residues, Rows
@@ -40,7 +40,7 @@ class CudaDigits:
     own: int  # address
 
 
-class CudaKernels(Launcher):
+class CudaKernels(Encoding):
     """Kernels of one ring on one device. Words are buffers of the device, evaluations in bit-reversed order.
 
     One object may be used from one thread at a time.
@@ -72,31 +72,6 @@ class CudaKernels(Launcher):
         out = self.device.empty(x.shape)
         self._limbs("reorder", x.shape, x.ptr, out.ptr)
         return out
-
-    def evaluate(self, coefficients: NDArray[np.int64], rows: Rows) -> Buffer:
-        return self._evaluate(self.device.array(coefficients.astype(np.int64, copy=False)), rows)
-
-    def _evaluate(self, integers: Buffer, rows: Rows) -> Buffer:
-        out, limbs = self.device.empty((len(rows), self.ring_dimension)), self._tasks(rows)
-        self._limbs("residues", out.shape, integers.ptr, out.ptr, limbs, self._primes, self._powers)
-        self._to_evaluations(out, limbs, len(rows), 1, 0)
-        return out
-
-    def encode(self, slots: NDArray[Any], scale: float, rows: Rows) -> Buffer:
-        n = self.ring_dimension
-        z = checked_slots(slots, n // 2)
-        if float(np.abs(z).max()) * scale >= LARGEST:  # no coefficient is larger than the largest slot
-            raise too_large(scale)
-        places = self._values("slots", n, lambda: slot_places(n).astype(np.int32))
-        twist = self._values("twist", n, lambda: np.exp(1j * np.pi * np.arange(n) / n))
-        values = self.device.array(z.astype(np.complex128))
-        points = self.device.empty((n, 4))  # two doubles each
-        integers = self.device.empty((n, 2))
-        launch = self.device.launch
-        launch("place_slots", (max(1, n // 2 // THREADS), 1, 1), THREADS, values.ptr, points.ptr, places, z.size)
-        self.device.fourier(points)
-        launch("round_spectrum", (self._blocks, 1, 1), THREADS, points.ptr, twist, integers.ptr, scale / n)
-        return self._evaluate(integers, rows)
 
     def coefficients(self, x: Buffer, rows: Rows) -> NDArray[np.uint32]:
         polynomials, apart = self._polynomials(x)

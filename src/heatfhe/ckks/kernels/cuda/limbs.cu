@@ -116,11 +116,43 @@ extern "C" __global__ void place_slots(const double2* slots, double2* points, co
   points[N - 1 - place] = make_double2(z.x, -z.y);
 }
 
-// The integers nearest to scale times the real part of spectrum / twist; scale holds 1/N
+// A matrix between two layouts of slots: the row and the column of its entries that each slot stands for, -1 for padding
+struct SlotMatrix {
+  const double* entries;
+  const int *rows, *columns;
+  int width, ahead;
+  double real, imaginary;  // of the factor
+};
+
+// Diagonals of a sum of matrices as place_slots has slots: for each turn (giant, baby) the entries in the row of slot
+// s + baby and the column of slot s - giant. grid (N / 2 / THREADS or 1, turns)
+extern "C" __global__ void place_diagonals(const SlotMatrix* matrices, int count, const uint2* turns, double2* points,
+                                           const int* places, int period) {
+  const int j = blockIdx.x * THREADS + threadIdx.x;
+  if (j >= N / 2) return;
+  const uint2 turn = turns[blockIdx.y];
+  double2 z = make_double2(0.0, 0.0);
+  for (int k = 0; k < count; k++) {
+    const SlotMatrix m = matrices[k];
+    const int row = m.rows[(j + turn.y + m.ahead) & (period - 1)], column = m.columns[(j - turn.x) & (period - 1)];
+    if (row >= 0 && column >= 0) {
+      const double entry = m.entries[(size_t)row * m.width + column];
+      z.x += m.real * entry;
+      z.y += m.imaginary * entry;
+    }
+  }
+  points += (size_t)blockIdx.y * N;
+  const int place = places[j];
+  points[place] = z;
+  points[N - 1 - place] = make_double2(z.x, -z.y);
+}
+
+// The integers nearest to scale times the real part of spectrum / twist; scale holds 1/N. grid (N / THREADS, spectra)
 extern "C" __global__ void round_spectrum(const double2* spectrum, const double2* twist, i64* out, double scale) {
   const int s = blockIdx.x * THREADS + threadIdx.x;
-  const double2 f = spectrum[s], t = twist[s];
-  out[s] = (i64)rint((f.x * t.x + f.y * t.y) * scale);
+  const size_t at = (size_t)blockIdx.y * N + s;
+  const double2 f = spectrum[at], t = twist[s];
+  out[at] = (i64)rint((f.x * t.x + f.y * t.y) * scale);
 }
 
 // limbs from ``first`` on of polynomials of ``whole`` limbs

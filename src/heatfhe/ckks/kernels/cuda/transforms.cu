@@ -268,15 +268,16 @@ intt_columns(const u32* in, u32* out, const Task* tasks, i64 in_stride, i64 out_
   for (int i = 0; i < R; i++) y[(a + T * i) * 256] = csub(shoup(v[i], scale, q), q);
 }
 
-// Signed integers |c| < 2^62 modulo the prime of each limb. grid (N / THREADS, limbs); powers are 2^64 and 2^32 mod q
+// Signed integers |c| < 2^62 modulo the prime of each limb. grid (N / THREADS, limbs, polynomials); powers are 2^64 and
+// 2^32 mod q, or those times 2^32 for residues in Montgomery form
 extern "C" __global__ void residues(const i64* coefficients, u32* out, const Task* tasks, const uint2* primes,
                                     const uint2* powers) {
   const Task task = tasks[blockIdx.y];
   const u32 q = primes[task.prime].x, qi = primes[task.prime].y;
   const uint2 power = powers[task.prime];
   const int s = blockIdx.x * THREADS + threadIdx.x;
-  const i64 c = operand(coefficients)[s];
+  const i64 c = operand(coefficients)[(size_t)blockIdx.z * N + s];
   const u64 m = c < 0 ? 0 - (u64)c : (u64)c;
   u32 r = csub(mont((u32)(m >> 32), power.x, q, qi) + mont((u32)m, power.y, q, qi), q);
-  operand(out)[(size_t)task.out * N + s] = c < 0 ? cadd(0u - r, q) : r;
+  operand(out)[((size_t)blockIdx.z * gridDim.y + task.out) * N + s] = c < 0 ? cadd(0u - r, q) : r;
 }
