@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,56 @@ def test_a_plan_that_walks_in_a_cycle_keeps_what_fits() -> None:
     assert store.used == 20
     with pytest.raises(ZeroDivisionError):
         Encodings(20).get(("bad", 0), 10, lambda _: 1 // 0)
+
+
+def test_spare_encodings_leave_where_others_need_their_room() -> None:
+    """But not in vain, and not once another use has asked for one."""
+    made: list[str] = []
+    store = Encodings(40)
+
+    def get(name: str, size: int = 10, *, spare: bool = False) -> None:
+        store.get((name, 0), size, lambda kept: made.append(f"{name}, {'kept' if kept else 'not kept'}"), spare=spare)
+
+    for name in ("a", "b", "c", "d", "e"):
+        get(name, spare=True)  # the first four fit
+    get("a")
+    get("x")  # in the place of the last
+    assert store.used == 40
+    get("y", 100)
+    get("z", 20)
+    for name in ("a", "x", "z"):
+        get(name)
+    assert made == [
+        "a, kept", "b, kept", "c, kept", "d, kept", "e, not kept", "x, kept", "y, not kept", "z, kept",
+    ]  # fmt: skip
+    get("b", spare=True)
+    assert made[-1] == "b, not kept"
+    assert store.used == 40
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_what_may_leave_is_never_recorded(spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording holds addresses: what uses spare maps or vectors runs as it is each time, a kept map by its name."""
+    r = request()
+    ring = NativeKeyring(r)
+    engine = NativeEngine(r, MemoryKeys(dict(ring.evaluation_keys())))
+    kernels, names, ones = engine._ring.kernels, list[Any](), np.ones(r.params.slots)
+    play = kernels.replay
+
+    def heard(name: Any, *rest: Any, **more: Any) -> Any:
+        names.append(name)
+        return play(name, *rest, **more)
+
+    monkeypatch.setattr(kernels, "replay", heard)
+    a = engine.parse(ring.encrypt(np.ones(1), level=3))
+    m, v = linear_map("m", {0: {0: ones, 1: ones}}), Vector("v", lambda: ones, spare=spare)
+    m = replace(m, spare=spare)
+    for _ in range(3):
+        (out,) = engine.replay("steps", lambda given: [engine.multiply_plain(engine.linear(given[0], m), v)], [a])
+        assert np.abs(ring.decrypt(engine.dump(out)) - 2.0).max() < 1e-6
+    assert names.count("steps") == (1 if spare else 3)
+    assert names.count(("map", m.weight, a.level)) == (0 if spare else 3)
+    assert engine.memory["encodings"] > 0
 
 
 def test_maps_that_are_not_kept_are_never_replayed() -> None:

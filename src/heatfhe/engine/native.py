@@ -75,7 +75,7 @@ class NativeEngine:
         self._bootstrapper = Bootstrapper(self._e, native.bootstrap)
         self._encodings = Encodings(cache_bytes)
         self._passing: dict[tuple[str, Hashable, int], Words] = {}
-        self._made = 0  # encodings that were not kept
+        self._made = 0  # uses of encodings that do not stay
         self._forms: dict[Hashable, list[tuple[int, float]]] = {}
         self._fluid: set[Hashable] = set()
 
@@ -273,12 +273,13 @@ class NativeEngine:
         if not p.keep:
             return self._moving(p, use, level, make)
         size = 4 * limbs * self.params.ring_dimension
+        self._made += p.spare  # it may leave, so that no recording may hold it
 
         def count(kept: bool) -> Words:
             self._made += not kept
             return make()
 
-        words: Words = self._encodings.get(((use, p.key), level), size, count)
+        words: Words = self._encodings.get(((use, p.key), level), size, count, spare=p.spare)
         return words
 
     def _moving(self, p: Vector, use: str, level: int, make: Callable[[], Words]) -> Words:
@@ -300,14 +301,15 @@ class NativeEngine:
     def _map(self, m: LinearMap, level: int) -> EncodedMap:
         def make(kept: bool) -> EncodedMap:
             self._made += not kept
-            name, scale = ("map", m.weight, level) if kept else None, self._e.plain_scale(level)
+            name, scale = ("map", m.weight, level) if kept and not m.spare else None, self._e.plain_scale(level)
             if m.matrices is not None:
                 return encode_matrices(self._ring, m.matrices(), m.babies, m.giants, level, scale, name=name)
             giants = {g: {b: m.vector(g, b).make for b in m.babies} for g in m.giants}
             return encode_map(self._ring, giants, level, scale, name=name)
 
         size = 4 * m.plaintexts * len(self._ring.extended(level)) * self.params.ring_dimension
-        encoded: EncodedMap = self._encodings.get((("map", m.weight), level), size, make)
+        self._made += m.spare
+        encoded: EncodedMap = self._encodings.get((("map", m.weight), level), size, make, spare=m.spare)
         return encoded
 
 

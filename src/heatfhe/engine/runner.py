@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from heatfhe.engine.protocol import KeyRequest
 from heatfhe.engine.segments import Segment, segments
 from heatfhe.errors import ConfigError, EngineError
-from heatfhe.planning import Given, PlaintextSource, Plan, Program, Step, Vector
+from heatfhe.planning import Given, PlaintextSource, Plan, Program, ProgramName, Step, Vector
 from heatfhe.progress import SILENT, Reporter
 
+SPARE = {ProgramName.PREFILL.value}  # programs whose plaintexts leave where those of single tokens need the room
 C = TypeVar("C")
 Values = Mapping[str, Sequence[C]]
 Trace = Callable[[tuple[Any, ...]], None]
@@ -33,6 +34,10 @@ def key_request(source: Any) -> KeyRequest:
 
 def _kind(step: Step) -> tuple[str, bool]:
     return step.operator, step.row.refreshes
+
+
+def _marked(plain: float | Vector, spare: bool) -> float | Vector:
+    return replace(plain, spare=True) if spare and isinstance(plain, Vector) else plain
 
 
 def _free(step: Step, i: int, last: Mapping[int, int], values: dict[int, Any]) -> None:
@@ -128,7 +133,7 @@ class Runner:
     def _step(self, i: int, step: Step, program: str, values: dict[int, Any], position: int) -> None:
         """One step, its results among the values."""
         try:
-            results = self._execute(step, [values[a] for a in step.args], position)
+            results = self._execute(step, [values[a] for a in step.args], position, spare=program in SPARE)
         except EngineError as err:
             place = f"step {i} of {program!r} ({step.kind}, {step.name}) at position {position}"
             raise type(err)(f"{place}: {err}") from err
@@ -159,7 +164,7 @@ class Runner:
                 values[number] = value
         return values
 
-    def _execute(self, step: Step, args: list[Any], position: int) -> list[Any]:
+    def _execute(self, step: Step, args: list[Any], position: int, *, spare: bool) -> list[Any]:
         row, bound = step.row, self.bound(step, position)
         unwritten = [a for a in args if isinstance(a, _Unwritten)]
         if unwritten:  # the first position alone, so this is public
@@ -175,11 +180,11 @@ class Runner:
             self.trace(seen)
         given = Given(
             args=args,
-            plains=[self.source.plain(p, position, step.part) for p in step.plains],
+            plains=[_marked(self.source.plain(p, position, step.part), spare) for p in step.plains],
             by=by,
             number=step.number,
             level=step.level,
-            map=None if step.product is None else self.source.linear_map(step.product),
+            map=None if step.product is None else replace(self.source.linear_map(step.product), spare=spare),
             period=step.period,
             bound=bound,
         )

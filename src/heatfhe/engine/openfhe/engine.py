@@ -98,7 +98,9 @@ class OpenFHEEngine:
             size = 8 * self.params.ring_dimension * (self._context.limbs(level) + 1)
             if not p.keep:
                 return self._context.encode(p.make(), level)
-            return self._encodings.get((p.key, level), size, lambda _: self._context.encode(p.make(), level))
+            return self._encodings.get(
+                (p.key, level), size, lambda _: self._context.encode(p.make(), level), spare=p.spare
+            )
         number = complex(p)
         if not (math.isfinite(number.real) and math.isfinite(number.imag)):
             raise EngineError("a plaintext number is not finite; look for a division by zero where it is made")

@@ -28,12 +28,14 @@ _HOISTED = 0.49  # price of a hoisted rotation relative to a full one, for choos
 class Vector:
     """A plaintext slot vector, made when it is needed. Equal keys mean equal values: engines cache encodings by key.
 
-    ``keep`` is False for vectors that depend on the position and are not worth caching.
+    ``keep`` is False for vectors that depend on the position and are not worth caching; ``spare`` ones, which a
+    conversation meets once, are worth what room others leave.
     """
 
     key: Hashable
     make: Callable[[], NDArray[Any]]
     keep: bool = True
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class LinearMap:
     holds the rotations. A PlaintextSource adds ``make``, and ``matrices``, whose diagonals these vectors are, for an
     engine that reads them by itself. ``half`` is the offset of the imaginary part of the input (0: a real input),
     ``pair`` says that two matrices make the real and imaginary part of the output, ``join`` that real and imaginary
-    part of the input are two vectors.
+    part of the input are two vectors. ``spare`` is that of its vectors.
     """
 
     weight: Weight
@@ -55,6 +57,7 @@ class LinearMap:
     join: bool = False
     make: Callable[[int, int], NDArray[Any]] | None = field(default=None, compare=False, repr=False)
     matrices: Callable[[], tuple[SlotMatrix, ...]] | None = field(default=None, compare=False, repr=False)
+    spare: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.babies or not self.giants:
@@ -81,7 +84,7 @@ class LinearMap:
         """One plaintext, for an engine."""
         if self.make is None:
             raise ConfigError(f"{self.weight.key}: has no plaintexts; ask a PlaintextSource for the map")
-        return Vector((self.weight, giant, baby), partial(self.make, giant, baby))
+        return Vector((self.weight, giant, baby), partial(self.make, giant, baby), spare=self.spare)
 
     def between(self, terms: Sequence[Term]) -> tuple[SlotMatrix, ...]:
         """The matrices whose diagonals are its plaintexts; a term is (matrix, layout in, layout out).
@@ -99,7 +102,7 @@ class LinearMap:
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON form."""
-        return {"key": self.weight.key} | {f.name: getattr(self, f.name) for f in fields(self)[1:-2]}
+        return {"key": self.weight.key} | {f.name: getattr(self, f.name) for f in fields(self)[1:] if f.compare}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> LinearMap:
