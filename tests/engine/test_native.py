@@ -26,7 +26,8 @@ from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, Vector
 from heatfhe.engine.encodings import Encodings
 from heatfhe.engine.native import NativeEngine
 from heatfhe.errors import ConfigError, FileFormatError, MissingKeyError, OutOfLevelsError, WireError
-from heatfhe.planning import preset
+from heatfhe.planning import LinearMap, preset
+from heatfhe.planning.weights import Dense
 from tests.engine.conformance import EngineConformance
 from tests.engine.maps import linear_map
 
@@ -246,6 +247,24 @@ def test_maps_that_are_not_kept_are_never_replayed() -> None:
         engine = NativeEngine(r, blobs, cache_bytes=budget)
         for level in (2, 3):
             assert engine._map(m, level).name == (("map", m.weight, level) if named else None)
+
+
+def test_a_map_that_is_not_kept_serves_the_steps_in_a_row() -> None:
+    r = request()
+    ring = NativeKeyring(r)
+    engine = NativeEngine(r, MemoryKeys(dict(ring.evaluation_keys())), cache_bytes=0)
+    made: list[str] = []
+
+    def a_map(name: str) -> LinearMap:
+        ones = np.ones(r.params.slots)
+        return LinearMap(weight=Dense(name), babies=(0,), giants=(0,), make=lambda g, b: (made.append(name), ones)[1])
+
+    a, first, second = engine.parse(ring.encrypt(np.ones(1), level=3)), a_map("first"), a_map("second")
+    for m in (first, first, second, first, first):
+        got = engine.linear(a, m)
+        assert np.abs(ring.decrypt(engine.dump(got)) - 1.0).max() < 1e-6
+    engine.linear(engine.drop(a, 2), first)
+    assert made == ["first", "second", "first", "first"]
 
 
 def test_the_reference_device_gives_the_same_bits() -> None:

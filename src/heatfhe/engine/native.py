@@ -75,6 +75,7 @@ class NativeEngine:
         self._bootstrapper = Bootstrapper(self._e, native.bootstrap)
         self._encodings = Encodings(cache_bytes)
         self._passing: dict[tuple[str, Hashable, int], Words] = {}
+        self._last: tuple[Hashable, EncodedMap] | None = None  # the map that was not kept: its blocks come in a row
         self._made = 0  # uses of encodings that do not stay
         self._forms: dict[Hashable, list[tuple[int, float]]] = {}
         self._fluid: set[Hashable] = set()
@@ -299,18 +300,29 @@ class NativeEngine:
         return self._encoded(p, "multiply", level, len(rows), lambda: self._ring.plaintext(p.make(), scale, rows))
 
     def _map(self, m: LinearMap, level: int) -> EncodedMap:
+        key = (("map", m.weight), level)
+        self._made += m.spare
+        last = self._last
+        if last is not None and last[0] == key:
+            self._made += 1
+            return last[1]
+
         def make(kept: bool) -> EncodedMap:
-            self._made += not kept
+            self._last = None  # its memory first
             name, scale = ("map", m.weight, level) if kept and not m.spare else None, self._e.plain_scale(level)
             if m.matrices is not None:
-                return encode_matrices(self._ring, m.matrices(), m.babies, m.giants, level, scale, name=name)
-            giants = {g: {b: m.vector(g, b).make for b in m.babies} for g in m.giants}
-            return encode_map(self._ring, giants, level, scale, name=name)
+                encoded = encode_matrices(self._ring, m.matrices(), m.babies, m.giants, level, scale, name=name)
+            else:
+                giants = {g: {b: m.vector(g, b).make for b in m.babies} for g in m.giants}
+                encoded = encode_map(self._ring, giants, level, scale, name=name)
+            if not kept:
+                self._made += 1
+                self._last = key, encoded
+            return encoded
 
         size = 4 * m.plaintexts * len(self._ring.extended(level)) * self.params.ring_dimension
-        self._made += m.spare
-        encoded: EncodedMap = self._encodings.get((("map", m.weight), level), size, make, spare=m.spare)
-        return encoded
+        found: EncodedMap = self._encodings.get(key, size, make, spare=m.spare)
+        return found
 
 
 def constant_vector(value: complex) -> Vector:
