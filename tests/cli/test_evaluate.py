@@ -40,6 +40,23 @@ def test_teacher_forced_and_free_running(folder: Path, tmp_path: Path, capsys: p
     assert "operator" in capsys.readouterr().out
 
 
+def test_a_plan_with_a_precision_is_another_plan(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says the same without noise, and finished windows of a plan without it are not taken for its own."""
+    arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--positions", "3", "-o", str(tmp_path)]
+    found = []
+    for more in ([], ["--precision", "8"]):
+        capsys.readouterr()
+        assert main([*arguments, "--json", *more]) == (1 if more else 0)
+        found.append(capsys.readouterr())
+    assert "another plan" in found[1].err
+    assert main([*arguments[:-1], str(tmp_path / "tight"), "--precision", "8", "--json"]) == 0
+    tight = json.loads(capsys.readouterr().out)["evaluations"][0]
+    assert tight["largest_error"] < 1e-8
+    assert tight["fidelity"]["top1"] == 1.0
+
+
 def test_ordinary_text_above_the_planned_bound_is_counted_and_not_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

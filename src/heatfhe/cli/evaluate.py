@@ -19,7 +19,7 @@ from heatfhe.cli.bench_engine import (
     clock_of,
 )
 from heatfhe.cli.console import Console, warn_exceeded
-from heatfhe.cli.model_source import circuit_tokens, text_circuit
+from heatfhe.cli.model_source import add_precision_argument, circuit_tokens, text_circuit
 from heatfhe.client import load_keyring, open_engine
 from heatfhe.engine import ClearEngine, NoiseTable, key_request
 from heatfhe.errors import ConfigError, DataError, MissingExtraError
@@ -47,7 +47,7 @@ EXAMPLES = (
     "  heat evaluate default --text story.txt --windows 4 --positions 16\n"
     "  heat evaluate default --windows 64 --positions 128 --ray auto -o /mnt/shared/run\n"
     "  heat evaluate default --engine openfhe --free 4 --prompt 'Once upon a time'\n"
-    "  heat evaluate default --engine native --windows 0 --free 32 --prompt 'One day' --prompt 'Tom had' -o runs/free\n"
+    "  heat evaluate default --engine native --windows 0 --free 32 --prompt 'One day' --precision 5 -o runs/free\n"
 )
 INTERRUPTED = "start the same command again; with -o, finished windows and prompts are kept"
 
@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine (default 1)")
     add_device_argument(parser, "where the clear or native engine runs: cpu (default) or cuda")
     add_clock_argument(parser)
+    add_precision_argument(parser)
     parser.add_argument("--costs", help="cost table of the prediction (default: the shipped one of the engine)")
     parser.add_argument("--seed", type=int, default=0, help="of windows and injected noise (default 0)")
     parser.add_argument("-o", "--out", type=Path, help="folder for results; finished windows in it are not run again")
@@ -108,7 +109,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise ConfigError("nothing to do: ask for --windows or --free")
         prompts = [_prompt(text, circuit) for text in args.prompt or ["1,2"]]
         context = max(windows.shape[1] - 1 if len(windows) else 1, max(map(len, prompts)) + args.free)
-        made = plan(circuit, params, programs=programs, context=min(circuit.room, _power(context)), cost=costs)
+        asked = {"programs": programs, "context": min(circuit.room, _power(context)), "precision": args.precision}
+        made = plan(circuit, params, cost=costs, **asked)
         folder = None if args.out is None else args.out / f"{number}-{circuit.name}"
         beyond, endpoint = 0, None if args.ray and not args.free else open_endpoint(args, made)
         options: dict[str, Any] = {"engine": args.engine, "folder": folder}
