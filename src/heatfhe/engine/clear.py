@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
 from heatfhe.engine.arrays import Arrays, arrays_on
+from heatfhe.engine.normals import standard_normals
 from heatfhe.engine.protocol import KeyRequest, KeySource, Plain, check_rotation
 from heatfhe.engine.rounding import OperationNoise
 from heatfhe.errors import ConfigError, EngineError, MissingKeyError, OutOfLevelsError, WireError
@@ -62,7 +63,7 @@ class BootstrapNoise:
         return max(self.sigma, self.floor * bound)
 
     def __call__(self, values: NDArray[np.float64], bound: float, rng: np.random.Generator) -> NDArray[np.float64]:
-        return self.deviation(bound) * rng.standard_normal(values.shape)
+        return self.deviation(bound) * standard_normals(rng, values.shape)
 
 
 class ClearEngine:
