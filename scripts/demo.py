@@ -24,7 +24,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.cli.console import format_table
 from heatfhe.errors import HeatError
 from heatfhe.files import write_json
-from heatfhe.planning import CostTable, plan, preset, tally
+from heatfhe.planning import PRECISION, CostTable, plan, preset, tally
 from heatfhe.wire import Limits, parse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,7 +162,7 @@ def compare(demo: Demo, circuits: list[Circuit], table: CostTable) -> list[list[
     """Plan every circuit, print the table, write the plan of the last."""
     rows, plans = [], []
     for circuit in circuits:
-        made = plan(circuit, preset(demo.params), cost=table)
+        made = plan(circuit, preset(demo.params), cost=table, precision=PRECISION)
         found = tally(made, "generate", table).values()
         levels = sum(t.levels for t in found)
         rows.append(

@@ -46,15 +46,18 @@ def test_a_plan_with_a_precision_is_another_plan(
     """It says the same without noise, and finished windows of a plan without it are not taken for its own."""
     arguments = ["evaluate", str(folder), "--params", "insecure-openfhe-11", "--positions", "3", "-o", str(tmp_path)]
     found = []
-    for more in ([], ["--precision", "8"]):
+    for bits, refused in (("5", 0), ("none", 1)):  # 5 is what is asked where nothing is said
         capsys.readouterr()
-        assert main([*arguments, "--json", *more]) == (1 if more else 0)
+        assert main([*arguments, "--json", "--precision", bits]) == refused
         found.append(capsys.readouterr())
     assert "another plan" in found[1].err
-    assert main([*arguments[:-1], str(tmp_path / "tight"), "--precision", "8", "--json"]) == 0
-    tight = json.loads(capsys.readouterr().out)["evaluations"][0]
-    assert tight["largest_error"] < 1e-8
-    assert tight["fidelity"]["top1"] == 1.0
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(found[0].out)
+    assert main([*arguments[:-1], str(tmp_path / "loose"), "--precision", "none", "--json"]) == 0
+    for text in (capsys.readouterr().out, found[0].out):
+        (body,) = json.loads(text)["evaluations"]
+        assert body["largest_error"] < 1e-8
+        assert body["fidelity"]["top1"] == 1.0
 
 
 def test_ordinary_text_above_the_planned_bound_is_counted_and_not_refused(

@@ -15,7 +15,7 @@ from heatfhe.cli import main
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.engine.openfhe.context import load_openfhe
 from heatfhe.errors import EngineError, MissingExtraError
-from heatfhe.planning import ALGORITHMS, Plan, faint_sums
+from heatfhe.planning import ALGORITHMS, PRECISION, Plan, faint_sums, plan
 from tests.tiny import tiny_circuit
 
 PARAMS = "insecure-native-11"
@@ -61,12 +61,22 @@ def test_a_plan_for_a_gpu_has_its_prices_and_a_precise_one_says_what_it_keeps(
 ) -> None:
     out = tmp_path / "tiny.plan"
     asked = ["plan", str(folder), "--params", "native-16-r40-lean", "--programs", "prompt", "-o", str(out)]
-    for more, prices in ((["--device", "cuda", "--precision", "8"], "native-16-r40-lean-h200"), ([], "cheddar-h200")):
+    cases = (
+        (["--device", "cuda", "--precision", "8"], "native-16-r40-lean-h200", 8.0),
+        ([], "cheddar-h200", PRECISION),
+        (["--precision", "none"], "cheddar-h200", None),
+    )
+    for more, prices, bits in cases:
         assert main([*asked, *more]) == 0
-        text, notes = capsys.readouterr().out, Plan.load(out).notes
+        text, made = capsys.readouterr().out, Plan.load(out)
         assert f"prices: {prices} (" in text
-        assert notes.get("precision") == (8.0 if more else None)
-        assert ("prompt, refreshed values: " in text) is Plan.load(out).tight is bool(more)
+        assert made.notes.get("precision") == bits
+        assert ("prompt, refreshed values: " in text) is made.tight is (bits is not None)
+        options = {"programs": ("prompt",), "cost": made.cost, "precision": bits}
+        assert made == plan(str(folder), "native-16-r40-lean", **options)  # type: ignore[arg-type]
+    with pytest.raises(SystemExit):
+        main([*asked, "--precision", "some"])
+    assert "takes a number of bits, or none, got 'some'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("params", [PARAMS, "insecure-native-13"])
@@ -206,8 +216,8 @@ def test_drift_plans_with_a_precision(folder: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--params", "insecure-native-12"], True), (["--params", "insecure-native-12", "--precision", "8"], False),
-     (["--params", "insecure-native-12-r40"], False)],
+    [(["--params", "insecure-native-12", "--precision", "none"], True), (["--params", "insecure-native-12"], False),
+     (["--params", "insecure-native-12-r40", "--precision", "none"], False)],
 )  # fmt: skip
 def test_plan_says_where_noise_may_choose_between_words(
     capsys: pytest.CaptureFixture[str], options: list[str], said: bool

@@ -15,7 +15,7 @@ from heatfhe.cli.plan import SERVED
 from heatfhe.client import check_config
 from heatfhe.errors import ConfigError
 from heatfhe.files import atomic_write
-from heatfhe.planning import Plan, cost_table, default_cost, plan, preset
+from heatfhe.planning import PRECISION, Plan, cost_table, default_cost, plan, preset
 from heatfhe.report import Card, Material, circuit_card, gather, server_card
 
 HELP = """Print a private inference card: what is encrypted, what leaks, parameters, noise, quality, cost.
@@ -76,7 +76,9 @@ def _of_circuit(args: argparse.Namespace) -> Card:
     params = preset(args.params) if made is None else made.params
     table = cost_table(args.costs or default_cost(params))
     programs = SERVED.split(",")
-    return circuit_card(circuit, made or plan(circuit, params, cost=table, programs=programs), table, found)
+    if made is None:
+        made = plan(circuit, params, cost=table, programs=programs, precision=PRECISION)
+    return circuit_card(circuit, made, table, found)
 
 
 def _of_server(args: argparse.Namespace, console: Console) -> Card:

@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sigma", metavar="S[,S]", help="standard deviations of a bootstrap (default: the parameters')"
     )
-    add_precision_argument(parser, "; as heat plan, but of the noise that --sigma and --floor say, where they do")
+    more = "; of the noise that --sigma and --floor say, where they do"
+    add_precision_argument(parser, more, asked=False)
     parser.add_argument("--floor", type=float, default=0.0, help="relative floor of the noise (default 0)")
     parser.add_argument("--noise", type=Path, metavar="FILE", help="a table of heat measure-noise instead of --sigma")
     large = f"on a CPU with more than {LARGE} slots, where {WINDOWS} windows of a large model take hours"

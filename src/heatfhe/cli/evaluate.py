@@ -47,7 +47,7 @@ EXAMPLES = (
     "  heat evaluate default --text story.txt --windows 4 --positions 16\n"
     "  heat evaluate default --windows 64 --positions 128 --ray auto -o /mnt/shared/run\n"
     "  heat evaluate default --engine openfhe --free 4 --prompt 'Once upon a time'\n"
-    "  heat evaluate default --engine native --windows 0 --free 32 --prompt 'One day' --precision 5 -o runs/free\n"
+    "  heat evaluate default --engine native --windows 0 --free 32 --prompt 'One day' --prompt 'Tom had' -o runs/free\n"
 )
 INTERRUPTED = "start the same command again; with -o, finished windows and prompts are kept"
 

@@ -160,11 +160,22 @@ def check_spread(args: argparse.Namespace) -> None:
         raise ConfigError("--processes counts those of this machine; with --ray the cluster's cores say how many")
 
 
-def add_precision_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """--precision, where a circuit is planned."""
+def add_precision_argument(parser: argparse.ArgumentParser, more: str = "", *, asked: bool = True) -> None:
+    """--precision, where a circuit is planned; ``asked`` says whether a plan has one if nothing is said."""
+    from heatfhe.planning import PRECISION
+
+    default = PRECISION if asked else None
     parser.add_argument(
-        "--precision", type=float, metavar="BITS",
+        "--precision", type=bits_or_none, metavar="BITS", default=default,
         help="bits a refresh should keep of a value at its smallest, as far as domains tell: such values are carried "
-        "larger, or refreshed elsewhere for a bootstrap or two more (default: not asked; 8 keeps tokens, 10 to 12 "
-        f"logits too; e.g. --precision 10){more}",
+        "larger, or refreshed elsewhere for a bootstrap or two more. 5 keeps tokens, 10 to 12 logits too; with none "
+        f"small values may drown in noise (default {'none' if default is None else f'{default:g}'}){more}",
     )  # fmt: skip
+
+
+def bits_or_none(text: str) -> float | None:
+    """The value of --precision."""
+    try:
+        return None if text == "none" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes a number of bits, or none, got {text!r}") from None

@@ -153,7 +153,7 @@ def _summary(
     if args.precision is None and blur > BLURRED:
         console.print(
             f"near ties: a refresh may err by {blur:.1e} of a variance in the argmax, for each word apart, so that "
-            "noise may choose between words that are nearly tied; --precision 10 avoids it for a few rotations"
+            "noise may choose between words that are nearly tied; --precision 5 avoids it for a few rotations"
         )
     if args.out is not None:
         console.print(f"wrote {args.out}")

@@ -14,7 +14,7 @@ from heatfhe.cli.model_source import circuit_folder, model_folder
 from heatfhe.errors import ConfigError
 from heatfhe.evaluation import CircuitScorer, PlanScorer, PreparedScorer, Scorer
 from heatfhe.models import tokenizer_files
-from heatfhe.planning import ProgramName, cost_table, default_cost, plan, preset
+from heatfhe.planning import PRECISION, ProgramName, cost_table, default_cost, plan, preset
 
 MODES = ("deployed", "exact")
 
@@ -85,7 +85,8 @@ def open_scorer(
     programs = [ProgramName.LOGITS]
     if circuit.calibration.argmax is not None:
         programs += [ProgramName.GENERATE, ProgramName.PROMPT]
-    made = plan(circuit, chosen, programs=programs, context=min(positions or circuit.room, circuit.room), cost=costs)
+    context = min(positions or circuit.room, circuit.room)
+    made = plan(circuit, chosen, programs=programs, context=context, cost=costs, precision=PRECISION)
     given = argparse.Namespace(
         engine=engine, device=device, threads=int(threads), seed=int(noise_seed), processor_time=False,
         noise=None if noise is None else Path(noise),

@@ -13,7 +13,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.ckks import Params
 from heatfhe.engine import Engine, KeyRequest, Keyring, MemoryKeys, key_request, load_engine, run
 from heatfhe.errors import ConfigError
-from heatfhe.planning import ProgramName, plan, preset
+from heatfhe.planning import PRECISION, ProgramName, plan, preset
 
 GPU_CACHE = 16 << 30  # plaintexts of a measurement at every level
 
@@ -77,7 +77,8 @@ def generate(
     if params is None:
         return circuit.decode(circuit.generate(ids, tokens).tokens)
     params = preset(params) if isinstance(params, str) else params
-    made = plan(circuit, params, context=min(circuit.room, 1 << max(0, needed - 1).bit_length()))
+    context = min(circuit.room, 1 << max(0, needed - 1).bit_length())
+    made = plan(circuit, params, context=context, precision=PRECISION)
     cores = threads or os.cpu_count() or 1
     ring, engine = open_engine(params.engine, key_request(made), threads=cores, device=device)
     level = made.program(ProgramName.GENERATE).inputs["x"].level

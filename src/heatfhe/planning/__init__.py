@@ -10,7 +10,7 @@ from heatfhe.planning.openfhe_sets import bootstrap_budget, bootstrap_correction
 from heatfhe.planning.pack import LinearMap, Packing, Vector
 from heatfhe.planning.params import preset, presets
 from heatfhe.planning.placement import ALGORITHMS, Placement, Rules, check, place
-from heatfhe.planning.plan import Plan, default_cost, plan
+from heatfhe.planning.plan import PRECISION, Plan, default_cost, plan
 from heatfhe.planning.prices import IterationPrices
 from heatfhe.planning.program import Port, Program, ProgramName, Step
 from heatfhe.planning.programs import record
@@ -26,6 +26,7 @@ __all__ = [
     "ALGORITHMS",
     "IN_MAPS",
     "KINDS",
+    "PRECISION",
     "SNAPSHOT_SECONDS",
     "SNAPSHOT_SHARE",
     "Capacity",

@@ -29,6 +29,7 @@ from heatfhe.planning.weights import Weight, parse_weight
 from heatfhe.stages import Shape
 
 KIND, VERSION = "heatfhe-plan", 1
+PRECISION = 5.0  # bits that commands ask for: at most two bootstraps more, often fewer (docs/results/drift.md)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,12 +305,12 @@ def _programs(
     return programs
 
 
-def _fewest_bits(graph: Graph, placed: Placement, params: Params, rules: Rules | None) -> tuple[str, float] | None:
-    """The refreshed value that keeps fewest bits of its least size, of those whose least size is known."""
+def _fewest_bits(graph: Graph, placed: Placement, params: Params, rules: Rules | None) -> list[Any] | None:
+    """Of refreshed values whose least size is known the one that keeps fewest bits of it, and how many."""
     pairs = [(graph.nodes[v], scale) for r in placed.refreshes for v, scale in zip(r.values, r.scales)]
     noise = None if rules is None else rules.noise
     kept = [(round(kept_bits(node, params, scale, noise), 1), node.name) for node, scale in pairs if node.least]
-    return min(kept)[::-1] if kept else None
+    return [*min(kept)[::-1]] if kept else None
 
 
 def _unplaced(program: Program, table: CostTable) -> float:
