@@ -6,7 +6,7 @@ from heatfhe.approx.activation import exact as exact_activation
 from heatfhe.approx.argmax import ArgmaxRound, ArgmaxSchedule, cutmax
 from heatfhe.approx.argmax_schedule import POWERS as ARGMAX_POWERS
 from heatfhe.approx.argmax_schedule import fit_schedule, shorten
-from heatfhe.approx.argmax_settle import Settle, fit_settle
+from heatfhe.approx.argmax_settle import MOST_SETTLE, Settle, fit_settle
 from heatfhe.approx.arithmetic import Arithmetic, Depth, Plain, T
 from heatfhe.approx.exponential import ExponentialFit, exponential, fit_exponential
 from heatfhe.approx.gumbel import gumbel_bound, gumbel_noise
@@ -32,6 +32,7 @@ from heatfhe.approx.softmax import solvers as softmax_solvers
 
 __all__ = [
     "ARGMAX_POWERS",
+    "MOST_SETTLE",
     "ActivationFit",
     "ArgmaxRound",
     "ArgmaxSchedule",

@@ -11,6 +11,7 @@ from heatfhe.approx.reciprocal import BELOW, ReciprocalFit
 
 POWER = 2  # the cheapest sharpening: a doubling in four levels, where a power of 3 takes seven and one of 4 nine
 ALIKE = 4  # words that may share a row equally
+MOST_SETTLE = 16  # rounds, doublings of the sharpening: logits 1e-6 apart end apart
 LOOSE = 0.1  # error of every division but the last: the next one takes it away
 ABOVE = 0.1  # what noise may add to a sum of powers, relative to a whole row
 

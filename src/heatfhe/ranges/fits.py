@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from heatfhe.approx import (
+    MOST_SETTLE,
     InverseSqrtFit,
     ReciprocalFit,
     SoftmaxFit,
@@ -23,7 +24,6 @@ from heatfhe.records import FAMILIES, ActivationCalibration, Domain, NormCalibra
 from heatfhe.stages import Activation, Norm
 
 RULES = ("per-site", "joint")
-MOST_SETTLE = 16  # doublings of the argmax's sharpening: logits 1e-6 apart end apart
 _R = TypeVar("_R")
 
 

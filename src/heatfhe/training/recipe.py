@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from heatfhe.approx import MOST_SETTLE
 from heatfhe.errors import ConfigError
 from heatfhe.files import json_digest, plain, remade
 from heatfhe.odd import KINDS, check_kinds, check_share
@@ -241,8 +242,8 @@ class Recipe:
             raise ConfigError(f"activation_tolerance lies in (0, 1), got {self.activation_tolerance}")
         if self.variance_spread and not 1 < self.variance_spread <= 100:
             raise ConfigError(f"a recipe's variance_spread is 0 or lies in (1, 100], got {self.variance_spread}")
-        if not 0 <= self.settle <= 16:
-            raise ConfigError(f"a recipe's settle is a number of rounds from 0 to 16, got {self.settle}")
+        if not 0 <= self.settle <= MOST_SETTLE:
+            raise ConfigError(f"a recipe's settle is a number of rounds from 0 to {MOST_SETTLE}, got {self.settle}")
         if not 1 <= self.slack <= 100:
             raise ConfigError(f"a recipe's slack lies in [1, 100], got {self.slack}")
         if not 1 < self.margin <= 10:
