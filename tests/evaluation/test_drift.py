@@ -13,7 +13,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.errors import ConfigError, EngineError, PlanError
-from heatfhe.evaluation.drift import drift, sample_windows
+from heatfhe.evaluation.drift import SEEDS_AT_ONCE, drift, sample_windows
 from heatfhe.planning import Plan, Rules, Step, plan
 from heatfhe.planning.params import preset
 from tests.planning.clear_run import clear_params, teacher_forced
@@ -43,6 +43,18 @@ def test_noise_costs_fidelity_and_repeats_with_its_seed(made: Plan) -> None:
     assert again == large
     assert len(large.fidelity.kl_by_position) == 8
     assert large.as_json()["collapsed_by_position"] == list(large.collapsed_by_position)
+
+
+@pytest.mark.parametrize("only", [None, "softmax"])
+def test_seeds_together_are_the_seeds_one_by_one(made: Plan, monkeypatch: pytest.MonkeyPatch, only: str | None) -> None:
+    """As on a GPU, where they are one batch: no number changes, and a seed's noise does not depend on its company."""
+    circuit = tiny_circuit()
+    windows, noise = sample_windows(circuit, 3, 7, seed=1), BootstrapNoise(sigma=1e-3)
+    apart = drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 5), only=only)
+    for most in (2, 3, 8):
+        monkeypatch.setitem(SEEDS_AT_ONCE, "cpu", most)
+        assert drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 5), only=only) == apart
+    assert drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 6), only=only) != apart
 
 
 def test_destroyed_runs_are_counted_as_collapsed(made: Plan) -> None:

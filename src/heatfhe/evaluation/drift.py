@@ -18,7 +18,7 @@ from heatfhe.circuit import Circuit, embed, forward
 from heatfhe.engine import BootstrapNoise, ClearEngine, Noise, OperationNoise, run
 from heatfhe.errors import ConfigError, EngineError, PlanError
 from heatfhe.evaluation.fidelity import Fidelity, Scores, diverged, log_softmax
-from heatfhe.evaluation.noise_rows import Chosen
+from heatfhe.evaluation.noise_rows import Chosen, NoiseByRow
 from heatfhe.evaluation.values import chosen_values, refreshed_values
 from heatfhe.planning import Plan, ProgramName
 from heatfhe.progress import SILENT, Reporter
@@ -27,6 +27,7 @@ Tokens = NDArray[np.int64]
 Logits = NDArray[np.float64]
 SEEDS = (0, 1, 2)  # of the noise, in what is reported
 CHECKED = 4  # windows, sound in the clear, on which a plan is checked: what is wrong in a plan is wrong on any text
+SEEDS_AT_ONCE = {"cpu": 1, "cuda": 8}  # on a GPU a step's launch takes longer than its numbers; they are the same
 SAME = 1e-8  # of the largest logit: a plan and its circuit differ by less
 BATCH = 8  # windows at a time in circuit.run
 
@@ -96,24 +97,26 @@ def drift(
     clear, largest = clear_logits(plan, circuit, windows)
     tokens, targets = windows[:, :-1], windows[:, 1:]
     engine = checked_engine(plan, circuit, tokens, clear, largest, device)
-    values = refreshed_values(plan, circuit.calibration) if only is not None else ()
+    values = refreshed_values(plan, circuit.calibration)
     chosen = chosen_values(values, only)
     steps = {v.step for v in values if v.number in chosen}
+    together = 1 if rounding else SEEDS_AT_ONCE[device]
     groups = []
     reporter.start(circuit.name, len(seeds) * tokens.shape[1])
-    for seed in seeds:
-        engine.noise = noise if only is None else Chosen(noise, chosen, len(values), seed)
-        engine.rng, columns = np.random.default_rng(seed), []
-        engine.rounding = OperationNoise(params=plan.params, seed=seed) if rounding else None
-        for position, row in enumerate(_logits(plan, circuit, engine, tokens)):
-            columns.append(Scores.of(clear[:, position], row, targets[:, position], largest=largest))
-            reporter.advance(circuit.name, seed=seed, position=position)
-        groups.append(Scores.stack(columns))
+    for batch in (seeds[i : i + together] for i in range(0, len(seeds), together)):
+        engine.noise = NoiseByRow(tuple(Chosen(noise, chosen, len(values), seed) for seed in batch))
+        engine.rounding = OperationNoise(params=plan.params, seed=batch[0]) if rounding else None
+        columns: list[list[Scores]] = [[] for _ in batch]
+        for position, rows in enumerate(_logits(plan, circuit, engine, tokens)):
+            for seed, row, scored in zip(batch, rows, columns):
+                scored.append(Scores.of(clear[:, position], row, targets[:, position], largest=largest))
+                reporter.advance(circuit.name, seed=seed, position=position)
+        groups += [Scores.stack(scored) for scored in columns]
     reporter.done(circuit.name)
     scores = Scores.stack(groups, axis=0)
     return Drift(
         name=circuit.name,
-        bootstraps=len(plan.program(ProgramName.LOGITS).bootstraps() if only is None else steps),
+        bootstraps=len(steps),
         only=only,
         rounding=rounding,
         sigma=sigma,
@@ -155,7 +158,7 @@ def check_plan(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens
     """
     size = float(np.abs(clear).max())
     try:
-        for position, row in enumerate(_logits(plan, circuit, engine, tokens)):
+        for position, (row,) in enumerate(_logits(plan, circuit, engine, tokens)):
             error = np.abs(row - clear[:, position])
             window, word = np.unravel_index(int(error.argmax()), error.shape)
             if not error[window, word] <= SAME * size:
@@ -169,9 +172,10 @@ def check_plan(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens
 
 
 def _logits(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens) -> Iterator[Logits]:
-    """Logits (W, V) of each position of tokens (W, P)."""
-    rows = (plan.packing.pack_residual(circuit.folded.token[column]) for column in tokens.T)
-    inputs = ([engine.value(row)] for row in rows)
+    """Logits (R, W, V) of each position of tokens (W, P), a row for each of the engine's noises; one without any."""
+    rows = getattr(engine.noise, "rows", 1)
+    packed = (plan.packing.pack_residual(circuit.folded.token[column]) for column in tokens.T)
+    inputs = ([engine.value(np.broadcast_to(slots, (rows, *slots.shape)))] for slots in packed)
     with np.errstate(over="ignore", invalid="ignore"):
         for parts in run(plan, circuit, engine, inputs, program=ProgramName.LOGITS):
             yield plan.packing.unpack_vocabulary([engine.read(v) for v in parts])
