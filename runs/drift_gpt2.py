@@ -8,7 +8,8 @@ A circuit is a folder (or ``default``), or a Hugging Face checkpoint and a calib
 its row of the table: all windows under every seed's noise, KL, top-1, collapsed windows, perplexity. Then, with
 --by-value WINDOWS,POSITIONS, every refreshed value is made noisy alone and the one that amplifies most is named. One
 JSON line is printed, and kept in OUT/drift.jsonl, for everything that ends; it is not done again. When the seconds
-given are used up, it stops: the same command goes on there, by-value runs where they were.
+given are used up, it stops: the same command goes on there, by-value runs where they were. OUT/drift.json is written
+when nothing is left to do.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ def main() -> int:
         print(line, flush=True)
         with journal.open("a") as f:
             f.write(line + "\n")
+    (args.out / "drift.json").write_text(f"[{','.join(journal.read_text().splitlines())}]\n")
     return 0
 
 

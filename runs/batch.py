@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many runs on one machine that is only borrowed: several at a time, in the order of a table, until the seconds end.
+
+    python runs/batch.py runs/h200.toml --out OUT --given checkpoint=DIR train=TRAIN.npy heldout=HELDOUT.npy
+        [--seconds 560] [--lanes 4] [--only medium,atlas-0] [--pack KEPT] [--unpack KEPT]
+    python runs/batch.py runs/h200.toml --list
+
+A job of the table has a ``command``, the ``seconds`` it takes, and perhaps: ``after``, jobs that must have ended well
+before; ``alone = true``, since its figures are times; ``pieces = true``, since it stops by its own --seconds and goes
+on when called again; ``makes``, the file that says it is finished; ``keep``, what is worth taking along. Commands may
+name {python}, {folder} (OUT), {seconds} (that are left) and anything given by --given. Every job has its own folder
+OUT/NAME, which holds its log. Jobs begin in the order of the table; put those that are to be alone first.
+
+No job is begun that would not end in time. When the seconds are used up, or at Ctrl-C, what still runs is interrupted.
+With --pack, the log and everything to keep of a job are in KEPT/NAME.tar.xz from the moment it ends, so that a machine
+that is taken away takes along only what was running; --unpack puts them back on the next one, where the same command
+then goes on. A finished job is run again only where a job after it still needs what it made and that was too large to
+keep. The last lines say what became of every job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+ENDING = 12.0  # seconds that interrupted jobs have to write what they have
+MARGIN = 5.0  # seconds by which a job in pieces stops before the others are interrupted
+LEAST = 30.0  # seconds that are worth beginning another piece for
+LIMIT = 16 << 20  # bytes of one file that many borrowed machines give back
+FINISHED, LOG = "finished", "log.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of the table."""
+
+    name: str
+    command: str
+    seconds: float
+    after: tuple[str, ...] = ()
+    alone: bool = False
+    pieces: bool = False
+    makes: str = ""
+    keep: tuple[str, ...] = ()
+
+
+def read_jobs(path: Path) -> dict[str, Job]:
+    """The jobs of a table, by name and in its order. What is wrong with one is said before anything runs."""
+    known = {*Job.__dataclass_fields__, "each"} - {"name"}
+    jobs: dict[str, Job] = {}
+    for title, row in tomllib.loads(path.read_text()).items():
+        if wrong := sorted(set(row) - known):
+            raise SystemExit(f"{path}: {title} has {wrong[0]!r}, which is none of {', '.join(sorted(known))}")
+        if missing := [key for key in ("command", "seconds") if key not in row]:
+            raise SystemExit(f"{path}: {title} has no {missing[0]!r}")
+        numbers = row.pop("each", None)
+        for n in [""] if numbers is None else numbers:
+            made = {key: numbered(value, n) for key, value in row.items()}
+            name = title if numbers is None else f"{title}-{n}"
+            jobs[name] = Job(name=name, **made)
+            if unknown := [a for a in jobs[name].after if a not in jobs]:
+                raise SystemExit(f"{path}: {name} comes after {unknown[0]!r}, which no row above it has for a name")
+    return jobs
+
+
+def numbered(value: Any, n: Any) -> Any:
+    """A value of a row with {n} filled in; a list becomes a tuple."""
+    if isinstance(value, list):
+        return tuple(numbered(part, n) for part in value)
+    return value.replace("{n}", str(n)) if isinstance(value, str) else value
+
+
+@dataclass
+class Batch:
+    """The jobs under way on this machine."""
+
+    jobs: Mapping[str, Job]
+    folder: Path
+    given: Mapping[str, str]
+    end: float
+    lanes: int
+    pack: Path | None = None
+    running: dict[str, tuple[subprocess.Popen[bytes], float]] = field(default_factory=dict)
+    became: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def words(self, job: Job, seconds: float) -> list[str]:
+        """The command as it is started."""
+        values = {
+            "python": sys.executable, "folder": str(self.folder), "seconds": f"{seconds:.0f}", **self.given
+        }  # fmt: skip
+        try:
+            return [word.format_map(values) for word in shlex.split(job.command)]
+        except KeyError as err:
+            raise SystemExit(f"{job.name} needs --given {err.args[0]}=...") from None
+
+    def finished(self, job: Job) -> bool:
+        """Whether it has ended well and, where a job that is still to be done reads what it made, that is here."""
+        place = self.folder / job.name
+        if not (place / FINISHED).exists():
+            return False
+        here = not job.makes or (place / job.makes).exists()
+        return here or all(self.finished(j) for j in self.jobs.values() if job.name in j.after)
+
+    def next(self) -> Job | None:
+        """The first job that may begin now. One that waits to be alone holds back those below it."""
+        for job in self.jobs.values():
+            if job.name in self.running or job.name in self.became or self.finished(job):
+                continue
+            left = self.end - time.time()
+            if left < (LEAST + MARGIN if job.pieces else job.seconds):
+                continue
+            if not all(self.finished(self.jobs[name]) for name in job.after):
+                continue
+            alone = job.alone or any(self.jobs[name].alone for name in self.running)
+            if len(self.running) < (1 if alone else self.lanes):
+                return job
+            if job.alone:
+                return None
+        return None
+
+    def begin(self, job: Job) -> None:
+        """Start it in a process group of its own, its output in its log."""
+        place = self.folder / job.name
+        place.mkdir(parents=True, exist_ok=True)
+        words = self.words(job, self.end - time.time() - MARGIN)
+        say(f"{job.name}: {shlex.join(words)}")
+        with (place / LOG).open("ab") as log:
+            log.write(f"$ {shlex.join(words)}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self.running[job.name] = (process, time.time())
+
+    def reap(self) -> None:
+        """See which have ended, and put away what they made."""
+        for name, (process, began) in list(self.running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.running[name]
+            job, place = self.jobs[name], self.folder / name
+            whole = code == 0 and (not job.makes or (place / job.makes).exists())
+            rest = "to be gone on with" if code == 0 or self.interrupted else f"failed ({code})"
+            word = "finished" if whole else rest
+            self.became[name] = f"{word} after {time.time() - began:.0f} s"
+            if whole:
+                (place / FINISHED).write_text(f"{time.time() - began:.1f} s\n")
+            size = "" if self.pack is None else f", {packed(job, place, self.pack)}"
+            say(f"{name}: {self.became[name]}{size}")
+            if word.startswith("failed"):
+                say("".join(f"  | {line}\n" for line in (place / LOG).read_text(errors="replace").splitlines()[-12:]))
+
+    def run(self) -> None:
+        """Begin what can be begun until nothing is left to wait for, or the time is up."""
+        try:
+            while time.time() < self.end:
+                self.reap()
+                if (job := self.next()) is not None:
+                    self.begin(job)
+                elif self.running:
+                    time.sleep(0.2)
+                else:
+                    break
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Interrupt what still runs, as Ctrl-C would; what does not end by itself is ended."""
+        self.interrupted = bool(self.running)
+        for sent in (signal.SIGINT, signal.SIGKILL):
+            for process, _ in self.running.values():
+                if process.poll() is None:
+                    os.killpg(process.pid, sent)
+            until = time.time() + ENDING
+            while self.running and time.time() < until:
+                self.reap()
+                time.sleep(0.1)
+
+    def said(self) -> list[str]:
+        """What became of every job."""
+        rows = []
+        for name, job in self.jobs.items():
+            waits = [a for a in job.after if not self.finished(self.jobs[a])]
+            rest = f"waits for {', '.join(waits)}" if waits else f"left out: takes {job.seconds:.0f} s"
+            before = "finished before" if self.finished(job) else rest
+            rows.append(f"{name}: {self.became.get(name, before)}")
+        return rows
+
+
+def packed(job: Job, place: Path, target: Path) -> str:
+    """Write what is to be kept of a job, and say how much it is."""
+    found = {path for pattern in (*job.keep, LOG, FINISHED) for path in place.glob(pattern) if path.is_file()}
+    target.mkdir(parents=True, exist_ok=True)
+    archive = target / f"{job.name}.tar.xz"
+    half = archive.with_suffix(".part")
+    with tarfile.open(half, "w:xz") as tar:
+        for path in sorted(found):
+            tar.add(path, f"{job.name}/{path.relative_to(place)}")
+    half.replace(archive)
+    size = archive.stat().st_size
+    return f"{len(found)} files kept, {size / 2**20:.1f} MiB{' (OVER 16 MiB)' if size > LIMIT else ''}"
+
+
+def say(words: str) -> None:
+    print(words, flush=True)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--out", type=Path, help="folder of the runs")
+    parser.add_argument("--given", nargs="*", default=[], metavar="NAME=VALUE", help="what commands name")
+    parser.add_argument("--seconds", type=float, default=560.0, help="for all of it (default 560)")
+    parser.add_argument("--lanes", type=int, default=4, help="jobs at a time (default 4)")
+    parser.add_argument("--only", help="jobs with commas, and what they come after")
+    parser.add_argument("--pack", type=Path, help="folder for archives of what is to be kept")
+    parser.add_argument("--unpack", type=Path, help="folder of such archives, of another machine")
+    parser.add_argument("--list", action="store_true", help="show the table and end")
+    args = parser.parse_args(given)
+    end, jobs = time.time() + args.seconds, read_jobs(args.table)
+    if args.list:
+        for job in jobs.values():
+            marks = " alone" * job.alone + " pieces" * job.pieces + f" after {', '.join(job.after)}" * bool(job.after)
+            say(f"{job.name}: {job.seconds:.0f} s{marks}\n    {job.command}")
+        return 0
+    if args.out is None:
+        parser.error("give --out, the folder of the runs")
+    if args.only is not None:
+        jobs = chosen(jobs, args.only.split(","))
+    if args.unpack is not None:
+        for path in sorted(args.unpack.glob("*.tar.xz")):
+            with tarfile.open(path) as tar:
+                tar.extractall(args.out, filter="data")
+    values: dict[str, Any] = dict(pair.partition("=")[::2] for pair in args.given)
+    batch = Batch(jobs, args.out.resolve(), values, end, args.lanes, args.pack)
+    for job in jobs.values():
+        batch.words(job, 0.0)  # what is not given is said now
+    try:
+        batch.run()
+    except KeyboardInterrupt:
+        say("stopped: the same command goes on")
+    say("\n".join(batch.said()))
+    return int(any("failed" in word for word in batch.became.values()))
+
+
+def chosen(jobs: Mapping[str, Job], names: Sequence[str]) -> dict[str, Job]:
+    """These jobs, and those that they come after."""
+    if unknown := [name for name in names if name not in jobs]:
+        raise SystemExit(f"no job {unknown[0]!r}; have: {', '.join(jobs)}")
+    wanted = set(names)
+    for job in reversed(list(jobs.values())):
+        if job.name in wanted:
+            wanted.update(job.after)
+    return {name: job for name, job in jobs.items() if name in wanted}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
