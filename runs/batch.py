@@ -2,14 +2,16 @@
 """Many runs on one machine that is only borrowed: several at a time, in the order of a table, until the seconds end.
 
     python runs/batch.py runs/h200.toml --out OUT --given checkpoint=DIR train=TRAIN.npy heldout=HELDOUT.npy
-        [--seconds 560] [--lanes 4] [--only medium,atlas-0] [--pack KEPT] [--unpack KEPT]
+        [--seconds 560] [--lanes 4] [--memory 130] [--only medium,atlas-0] [--pack KEPT] [--unpack KEPT]
     python runs/batch.py runs/h200.toml --list
 
 A job of the table has a ``command``, the ``seconds`` it takes, and perhaps: ``after``, jobs that must have ended well
-before; ``alone = true``, since its figures are times; ``pieces = true``, since it stops by its own --seconds and goes
-on when called again; ``makes``, the file that says it is finished; ``keep``, what is worth taking along. Commands may
-name {python}, {folder} (OUT), {seconds} (that are left) and anything given by --given. Every job has its own folder
-OUT/NAME, which holds its log. Jobs begin in the order of the table; put those that are to be alone first.
+before; ``memory``, in GiB; ``alone = true``, since its figures are times; ``pieces = true``, since it stops by its own
+--seconds and goes on when called again; ``makes``, the file that says it is finished and that jobs after it read;
+``keep``, what is worth taking along. A row with ``each = [0, 1, 2]`` is three jobs NAME-0, NAME-1 and NAME-2, with {n}
+for the number. Commands may name {python}, {folder} (OUT), {seconds} (that are left) and anything given by --given.
+Every job has its own folder OUT/NAME, which holds its log. Jobs begin in the order of the table, and one that waits
+until it can be alone holds back those below it.
 
 No job is begun that would not end in time. When the seconds are used up, or at Ctrl-C, what still runs is interrupted.
 With --pack, the log and everything to keep of a job are in KEPT/NAME.tar.xz from the moment it ends, so that a machine
@@ -21,6 +23,7 @@ keep. The last lines say what became of every job.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import signal
@@ -49,6 +52,7 @@ class Job:
     name: str
     command: str
     seconds: float
+    memory: float = 0.0
     after: tuple[str, ...] = ()
     alone: bool = False
     pieces: bool = False
@@ -91,6 +95,7 @@ class Batch:
     given: Mapping[str, str]
     end: float
     lanes: int
+    memory: float
     pack: Path | None = None
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = field(default_factory=dict)
     became: dict[str, str] = field(default_factory=dict)
@@ -124,8 +129,10 @@ class Batch:
                 continue
             if not all(self.finished(self.jobs[name]) for name in job.after):
                 continue
-            alone = job.alone or any(self.jobs[name].alone for name in self.running)
-            if len(self.running) < (1 if alone else self.lanes):
+            beside = [self.jobs[name] for name in self.running]
+            lanes = 1 if job.alone or any(other.alone for other in beside) else self.lanes
+            fits = job.memory + sum(other.memory for other in beside) <= self.memory or not beside
+            if len(beside) < lanes and fits:
                 return job
             if job.alone:
                 return None
@@ -226,6 +233,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--given", nargs="*", default=[], metavar="NAME=VALUE", help="what commands name")
     parser.add_argument("--seconds", type=float, default=560.0, help="for all of it (default 560)")
     parser.add_argument("--lanes", type=int, default=4, help="jobs at a time (default 4)")
+    parser.add_argument("--memory", type=float, default=math.inf, help="GiB that jobs at a time may take together")
     parser.add_argument("--only", help="jobs with commas, and what they come after")
     parser.add_argument("--pack", type=Path, help="folder for archives of what is to be kept")
     parser.add_argument("--unpack", type=Path, help="folder of such archives, of another machine")
@@ -246,7 +254,7 @@ def main(given: Sequence[str] | None = None) -> int:
             with tarfile.open(path) as tar:
                 tar.extractall(args.out, filter="data")
     values: dict[str, Any] = dict(pair.partition("=")[::2] for pair in args.given)
-    batch = Batch(jobs, args.out.resolve(), values, end, args.lanes, args.pack)
+    batch = Batch(jobs, args.out.resolve(), values, end, args.lanes, args.memory, args.pack)
     for job in jobs.values():
         batch.words(job, 0.0)  # what is not given is said now
     try:

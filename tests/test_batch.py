@@ -93,6 +93,18 @@ def test_order_lanes_what_is_kept_and_what_another_machine_still_does(tmp_path: 
     assert again.count("failed (1)") == 2  # as it ends, and in the last lines: what failed is tried again
 
 
+def test_jobs_wait_for_memory(tmp_path: Path, table: Path) -> None:
+    """Two of 60 do not run beside each other within 100; one that takes more than there is runs by itself."""
+    row = '[{name}]\ncommand = "{{python}} {span} {{folder}}/{name}/span"\nseconds = 1\nmemory = {memory}\n'
+    sizes = {"a": 60, "b": 60, "c": 200}
+    span_py = tmp_path / "span.py"
+    table.write_text("".join(row.format(name=name, span=span_py, memory=size) for name, size in sizes.items()))
+    batch(table, "--out", str(tmp_path / "out"), "--memory", "100")
+    spans = sorted(span(tmp_path / "out", name) for name in sizes)
+    assert spans[0][1] <= spans[1][0]
+    assert spans[1][1] <= spans[2][0]
+
+
 def test_what_was_too_large_to_keep_is_made_again_where_a_job_needs_it(tmp_path: Path, table: Path) -> None:
     out = tmp_path / "out"
     batch(table, "--out", str(out), "--only", "first", "--given", "what=x")
