@@ -164,7 +164,7 @@ class Runner:
                 values[number] = value
         return values
 
-    def _execute(self, step: Step, args: list[Any], position: int, *, spare: bool) -> list[Any]:
+    def _execute(self, step: Step, args: list[Any], position: int, *, spare: bool = False) -> list[Any]:
         row, bound = step.row, self.bound(step, position)
         unwritten = [a for a in args if isinstance(a, _Unwritten)]
         if unwritten:  # the first position alone, so this is public
