@@ -99,4 +99,7 @@ def test_the_summary_is_over_seeds_with_ratios_to_calibration_and_control() -> N
     assert heat[at("to control, %")] == "8.75 (7.5 to 10)"  # each seed against its own control
     assert calibrated[at("to control, %")] == "-14.29"
     assert heat[at("under noise")] == "-"
+    distilled = [made(f"control-distilled plain seed {i}", 105, 2.0 + i) for i in range(2)]
+    head, _, _, heat, *_ = (line.split(" | ") for line in markdown([*rows, *distilled]).splitlines())
+    assert heat[head.index("to control-distilled, %")] == "54.17 (43.33 to 65)"
     assert heat[-1].strip(" |") == "2/8"

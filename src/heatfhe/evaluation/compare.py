@@ -163,12 +163,13 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def summary(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Headers and cells of the mean over seeds, and where seeds differ their least and largest; ratios to both
-    calibrations."""
+    calibrations, and to the distilled control where there is one, else to the plain one."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(re.sub(r" seed \d+$", "", row.name), []).append(row)
     parents = {s: groups.get(f"calibrated 1e-04 {s}") for s in ("plain", "relaxed")}
-    control = {_seed(row): row.perplexity for row in groups.get("control plain", ())}
+    rival = next((name for name in CONTROLS if f"{name} plain" in groups), CONTROLS[-1])
+    control = {_seed(row): row.perplexity for row in groups.get(f"{rival} plain", ())}
     mean = sum(control.values()) / len(control) if control else math.nan
     columns: dict[str, Callable[[Row], float]] = {
         "iterations": lambda r: r.total,
@@ -180,7 +181,7 @@ def summary(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         "bootstraps/token": lambda r: _known(r.token_bootstraps),
         "s/token": lambda r: _known(r.token_seconds),
         "perplexity": lambda r: r.perplexity,
-        "to control, %": lambda r: 100 * (r.perplexity / control.get(_seed(r), mean) - 1),
+        f"to {rival}, %": lambda r: 100 * (r.perplexity / control.get(_seed(r), mean) - 1),
         "under noise": lambda r: r.noisy_perplexity,
         "KL": lambda r: r.kl,
         "top-1, %": lambda r: 100 * r.top1,
@@ -199,6 +200,7 @@ def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 
+CONTROLS = ("control-distilled", "control")  # perplexities are held against the first that is there
 FAMILY_COLUMNS = {
     "norm_goldschmidt": "LN Goldschmidt",
     "norm_newton": "LN Newton",
