@@ -13,7 +13,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.errors import ConfigError, EngineError, PlanError
-from heatfhe.evaluation.drift import SEEDS_AT_ONCE, drift, sample_windows
+from heatfhe.evaluation.drift import SEEDS_ROOM, drift, sample_windows
 from heatfhe.planning import Plan, Rules, Step, plan
 from heatfhe.planning.params import preset
 from tests.planning.clear_run import clear_params, teacher_forced
@@ -52,7 +52,7 @@ def test_seeds_together_are_the_seeds_one_by_one(made: Plan, monkeypatch: pytest
     windows, noise = sample_windows(circuit, 3, 7, seed=1), BootstrapNoise(sigma=1e-3)
     apart = drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 5), only=only)
     for most in (2, 3, 8):
-        monkeypatch.setitem(SEEDS_AT_ONCE, "cpu", most)
+        monkeypatch.setitem(SEEDS_ROOM, "cpu", most * len(windows) * made.params.slots)
         assert drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 5), only=only) == apart
     assert drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 6), only=only) != apart
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from heatfhe.circuit import Circuit
 from heatfhe.engine import ClearEngine, Conversation, Noise, Runner
 from heatfhe.errors import ConfigError
-from heatfhe.evaluation.drift import SEEDS, checked_engine, clear_logits
+from heatfhe.evaluation.drift import ROOM_ON_GPU, SEEDS, checked_engine, clear_logits
 from heatfhe.evaluation.fidelity import Fidelity, Scores
 from heatfhe.evaluation.noise_rows import Chosen, NoiseByRow, row_inputs
 from heatfhe.evaluation.values import Refreshed, attention_rows, chosen_values, refreshed_values
@@ -30,7 +30,7 @@ from heatfhe.progress import SILENT, Reporter
 Real = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 KIND = "heatfhe-drift-part"
-ROOM, ROOM_ON_GPU = 1 << 21, 1 << 24  # numbers in one value of a batch of rows; a hundred values live at once
+ROOM = 1 << 21  # numbers in one value of a batch of rows on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ Tokens = NDArray[np.int64]
 Logits = NDArray[np.float64]
 SEEDS = (0, 1, 2)  # of the noise, in what is reported
 CHECKED = 4  # windows, sound in the clear, on which a plan is checked: what is wrong in a plan is wrong on any text
-SEEDS_AT_ONCE = {"cpu": 1, "cuda": 8}  # on a GPU a step's launch takes longer than its numbers; they are the same
+ROOM_ON_GPU = 1 << 24  # numbers in one value of a batch; a hundred live at once, and launches take longer than fewer
+SEEDS_ROOM = {"cpu": 0, "cuda": ROOM_ON_GPU}  # of the windows of several seeds as one batch
 SAME = 1e-8  # of the largest logit: a plan and its circuit differ by less
 BATCH = 8  # windows at a time in circuit.run
 
@@ -100,7 +101,7 @@ def drift(
     values = refreshed_values(plan, circuit.calibration)
     chosen = chosen_values(values, only)
     steps = {v.step for v in values if v.number in chosen}
-    together = 1 if rounding else SEEDS_AT_ONCE[device]
+    together = 1 if rounding else max(1, SEEDS_ROOM[device] // (len(windows) * plan.params.slots))
     groups = []
     reporter.start(circuit.name, len(seeds) * tokens.shape[1])
     for batch in (seeds[i : i + together] for i in range(0, len(seeds), together)):
