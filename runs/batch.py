@@ -148,8 +148,9 @@ class Batch:
             log.write(f"$ {shlex.join(words)}\n".encode())
             log.flush()
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=heeding,
+            )  # fmt: skip
         self.running[job.name] = (process, time.time())
 
     def reap(self) -> None:
@@ -208,6 +209,11 @@ class Batch:
         return rows
 
 
+def heeding() -> None:
+    """Let SIGINT interrupt this process: shells have what they start in the background ignore it, children too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def packed(job: Job, place: Path, target: Path) -> str:
     """Write what is to be kept of a job, and say how much it is."""
     found = {path for pattern in (*job.keep, LOG, FINISHED) for path in place.glob(pattern) if path.is_file()}
@@ -257,6 +263,7 @@ def main(given: Sequence[str] | None = None) -> int:
     batch = Batch(jobs, args.out.resolve(), values, end, args.lanes, args.memory, args.pack)
     for job in jobs.values():
         batch.words(job, 0.0)  # what is not given is said now
+    heeding()
     try:
         batch.run()
     except KeyboardInterrupt:
