@@ -114,8 +114,13 @@ def test_what_was_too_large_to_keep_is_made_again_where_a_job_needs_it(tmp_path:
     assert "first: finished after" in batch(table, "--out", str(out), "--only", "wide-0", "--given", "what=x")
 
 
+def deaf() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def test_interrupted_jobs_keep_what_they_have_and_go_on(tmp_path: Path) -> None:
-    """Ctrl-C, as the end of the seconds does, lets a job write what it has; the next call goes on."""
+    """Ctrl-C, as the end of the seconds does, lets a job write what it has, in a background shell too, which has its
+    children ignore it; the next call goes on."""
     table, out = tmp_path / "jobs.toml", tmp_path / "out"
     body = (
         "import os, sys, time\n"
@@ -133,7 +138,7 @@ def test_interrupted_jobs_keep_what_they_have_and_go_on(tmp_path: Path) -> None:
         f'[a]\ncommand = "{{python}} {tmp_path}/job.py {{folder}}/a"\nseconds = 9\npieces = true\nmakes = "end"\n'
     )
     command = [sys.executable, str(ROOT / "runs" / "batch.py"), str(table), "--out", str(out), "--seconds", "900"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=deaf)
     while not list(out.glob("a/turn-*")):
         assert process.poll() is None
         time.sleep(0.05)
