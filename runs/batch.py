@@ -259,7 +259,9 @@ def main(given: Sequence[str] | None = None) -> int:
         for path in sorted(args.unpack.glob("*.tar.xz")):
             with tarfile.open(path) as tar:
                 tar.extractall(args.out, filter="data")
-    values: dict[str, Any] = dict(pair.partition("=")[::2] for pair in args.given)
+    if wrong := [pair for pair in args.given if "=" not in pair]:
+        parser.error(f"--given takes NAME=VALUE, got {wrong[0]!r}")
+    values = dict(pair.split("=", 1) for pair in args.given)
     batch = Batch(jobs, args.out.resolve(), values, end, args.lanes, args.memory, args.pack)
     for job in jobs.values():
         batch.words(job, 0.0)  # what is not given is said now

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What prices could save on GPT-2 small: the stairs of a token around HEAT's counts, and the best counts of one sum.
 
-    python runs/stairs_gpt2_small.py [--params native-16-r40-lean] [--reach 6] [--processes 2]
+    python runs/stairs_gpt2_small.py [--params native-16-r40-lean] [--reach 6] [--processes 2] [--solver relaxed]
+    python runs/stairs_gpt2_small.py --solver relaxed --reach 0 --sums 0      # the token alone
 
 Counts, scores and sums of every softmax are those that HEAT ended with (docs/cards/encrypted-gpt2_h200_202611.json);
 the card has norms by their total alone, and those two iterations above one each go to the last norms. Every softmax is
@@ -37,13 +38,13 @@ SUMS = "0,-4,-8,-16,-32"
 PUSHED = 2  # norms with a second iteration: 27 over 25
 
 
-def softmax(name: str, seen: Mapping[str, Any]) -> SoftmaxCalibration:
+def softmax(name: str, seen: Mapping[str, Any], solver: str) -> SoftmaxCalibration:
     """A softmax as the card describes it: the width of its scores, and the logarithms of its sums' least and end."""
     half = seen["width"] / 2
     delta_1, delta_2 = smallest_deltas(2 * half)
     exponential = fit_exponential(half / (delta_1 * delta_2), 8, delta_1.bit_length() - 1)
-    init = ReciprocalFit(lo=math.exp(seen["seen"][0]), hi=math.exp(seen["end"]))
-    refine = ReciprocalFit(lo=0.5, hi=1024.0)
+    init = ReciprocalFit(lo=math.exp(seen["seen"][0]), hi=math.exp(seen["end"]), solver=solver)
+    refine = ReciprocalFit(lo=0.5, hi=1024.0, solver=solver)
     fit = SoftmaxFit(
         lo=-half, hi=half, delta_1=delta_1, delta_2=delta_2, exponential=exponential, init=init, refine=refine
     )
@@ -54,13 +55,14 @@ def softmax(name: str, seen: Mapping[str, Any]) -> SoftmaxCalibration:
     )
 
 
-def trained() -> Circuit:
+def trained(solver: str) -> Circuit:
     """GPT-2 small's shape with HEAT's counts."""
     circuit = gpt2_small("heat")
-    sums = next(part for part in json.loads(CARD.read_text())["train"] if part["what"] == "exported")["sums"]
+    made = json.loads(CARD.read_text())["train" if solver == "plain" else "relaxed"]
+    sums = next(part for part in made if part["what"] == "exported")["sums"]
     names = list(circuit.calibration.norms)
     norms = {name: norm(name, 2 if name in names[-PUSHED:] else 1, 0) for name in names}
-    softmaxes = {name: softmax(name, seen) for name, seen in sums.items()}
+    softmaxes = {name: softmax(name, seen, solver) for name, seen in sums.items()}
     return replace(circuit, calibration=replace(circuit.calibration, norms=norms, softmaxes=softmaxes))
 
 
@@ -101,9 +103,14 @@ def main() -> int:
     parser.add_argument("--costs", default="native-16-r40-lean-h200", help="prices (default native-16-r40-lean-h200)")
     parser.add_argument("--reach", type=int, default=6, help="iterations more and fewer in a softmax (default 6)")
     parser.add_argument("--sums", default=SUMS, help=f"changes of the sum that are planned (default {SUMS})")
+    parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain", help="of softmaxes (default plain)")
     parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
-    circuit = trained()
+    circuit = trained(args.solver)
+    most = args.reach * len(circuit.calibration.softmaxes)
+    asked_sums = [int(word) for word in args.sums.split(",")]
+    if far := [by for by in asked_sums if abs(by) > most]:
+        parser.error(f"--sums {far[0]} is out of reach: with --reach {args.reach} all softmaxes move by {most} at most")
     calibration, counts = circuit.calibration, circuit.calibration.counts()
     prices = IterationPrices(
         stages=circuit.stages, shape=circuit.shape, params=preset(args.params), context=128,
@@ -125,7 +132,7 @@ def main() -> int:
         print(f"| {name} | {own} | {' | '.join(cells)} |", flush=True)
     print("\nms of a token (and refreshes) by iterations more or fewer in one softmax")
     asked = [(0, reach) for reach in range(1, args.reach)]
-    asked += [(int(word), args.reach) for word in args.sums.split(",")]
+    asked += [(by, args.reach) for by in asked_sums]
     for first, what in enumerate(("seconds", "refreshes")):
         print(f"\n| fewest {what} at | changed by at most | planned, s | refreshes | changes |\n|---|---|---|---|---|")
         for sum_by, reach in asked:

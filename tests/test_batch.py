@@ -167,6 +167,10 @@ def test_unknown_job(tmp_path: Path, table: Path) -> None:
     assert "no job 'x'; have: first, wide-0" in batch(table, "--out", str(tmp_path), "--only", "x", code=1)
 
 
+def test_what_is_given_has_a_name(tmp_path: Path, table: Path) -> None:
+    assert "NAME=VALUE, got 'bread'" in batch(table, "--out", str(tmp_path), "--given", "bread", code=2)
+
+
 def test_our_own_table_names_scripts_that_are_there() -> None:
     listed = batch(ROOT / "runs" / "h200.toml", "--list")
     scripts = {word for word in listed.split() if word.startswith("runs/") and word.endswith(".py")}
