@@ -246,6 +246,9 @@ def test_other_refusals() -> None:
         fit.error(-1)
     with pytest.raises(ConfigError, match="too wide"):
         ReciprocalFit(lo=1.0, hi=1e40).smallest_count(1e-3)
+    with pytest.raises(ConfigError, match=r"\[1e-80, 1e\+80\] is too wide .* a ratio of 1e\+150 at most"):
+        ReciprocalFit(lo=1e-80, hi=1e80)
+    assert ReciprocalFit(lo=1.0, hi=1e150).error(1) == 1.0  # no overflow up to there
     assert fit.smallest_count(0.9, floor=1) == 1
 
 

@@ -161,6 +161,23 @@ def test_one_wide_row_does_not_break_other_blocks(prepared: Prepared, seen: Obse
     assert c.softmaxes["h.0.attn"] == fit(prepared, seen).softmaxes["h.0.attn"]
 
 
+@pytest.mark.parametrize(
+    ("top", "words"),
+    [(600.0, None), (1500.0, "64 iterations"), (1e5, "beyond what a double holds"), (1e9, "too wide for 0.0001")],
+)
+def test_scores_wider_than_doubles_reach_are_fitted_or_refused_by_site(
+    prepared: Prepared, seen: Observation, top: float, words: str | None
+) -> None:
+    """An exponential or a ratio that no double holds is no crash: larger factors are tried, and then it is said."""
+    wide = replace(seen, scores={**seen.scores, "h.1.attn": Range(-top, top)})
+    wide.log_means = {**seen.log_means, "h.1.attn": {t: Range(-2.0, 0.95 * top / t) for t in (1, 2, 4, 8, 16, 32)}}
+    if words is None:
+        assert fit(prepared, wide).softmaxes["h.1.attn"].fit.delta_2 == 32
+    else:
+        with pytest.raises(SiteError, match=rf"h\.1\.attn/init: scores in .* have no fit: .*{words}"):
+            fit(prepared, wide)
+
+
 def test_equal_bounds_share_a_fit(prepared: Prepared, seen: Observation) -> None:
     both = replace(seen, activations={name: Range(-2.9, 3.0) for name in seen.activations})
     fits = [a.fit for a in fit(prepared, both).activations.values()]

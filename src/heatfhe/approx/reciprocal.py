@@ -17,6 +17,7 @@ from heatfhe.errors import ConfigError
 
 SOLVERS = ("plain", "relaxed")
 BELOW = "below"  # the relaxed one for a factor that cancels later
+WIDEST = 1e150  # of hi / lo: its square is still a double
 _MOST = 64  # past kappa 1e16 the seed error rounds to 1 in doubles; at 1e16 and tolerance 1e-15 a plain count is 56
 
 
@@ -24,7 +25,7 @@ _MOST = 64  # past kappa 1e16 the seed error rounds to 1 in doubles; at 1e16 and
 class ReciprocalFit:
     """The seed alpha - beta d of 1/d on [lo, hi] and what the iteration makes of it.
 
-    Domain  lo <= d <= hi; the iteration still converges on all of (0, lo + hi) and diverges above it.
+    Domain  lo <= d <= hi <= WIDEST lo; the iteration still converges on all of (0, lo + hi) and diverges above it.
     Bound   seed_error = 1 / T_2((k + 1) / (k - 1)) with k = hi / lo, the least any linear seed can have.
     Depth   none: these are constants.
     Source  Goldschmidt 1964; the seed is the scaled Chebyshev polynomial T_2. Relaxed: re-centred after each
@@ -41,6 +42,10 @@ class ReciprocalFit:
 
     def __post_init__(self) -> None:
         _check.positive_domain("a reciprocal", self.lo, self.hi)
+        if self.hi > WIDEST * self.lo:
+            raise ConfigError(
+                f"[{self.lo:g}, {self.hi:g}] is too wide for a reciprocal: it may span a ratio of {WIDEST:g} at most"
+            )
         _check.one_of("a reciprocal's solver", self.solver, (*SOLVERS, BELOW))
 
     @property

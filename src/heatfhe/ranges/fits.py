@@ -144,18 +144,18 @@ def _softmax_at(
     delta_1, _ = smallest_deltas(hi - lo, options.exponential_budget, delta_2)
     exponential = fit_exponential((hi - lo) / (2.0 * delta_1 * delta_2), 8, delta_1.bit_length() - 1)
     log_mean = seen.log_means[name][delta_2]
-    first = Range(*(math.exp(end - middle / delta_2) for end in (log_mean.lo, log_mean.hi, log_mean.asked)))
+    first = Range(*(_exponential(end - middle / delta_2) for end in (log_mean.lo, log_mean.hi, log_mean.asked)))
     # A sum of exponentials moves with its scores: where those may widen by a margin, its logarithm may rise as much.
-    widening = math.exp((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
+    widening = _exponential((hi - lo) * (1.0 - 1.0 / options.margin) / (2.0 * delta_2))
     reach = min(
-        first.hi * max(options.margin, widening), max(math.exp((hi - middle) / delta_2), first.hi * options.margin)
+        first.hi * max(options.margin, widening), max(_exponential((hi - middle) / delta_2), first.hi * options.margin)
     )
     below = options.solver == "relaxed"
     init = ReciprocalFit(lo=first.asked, hi=reach, solver="below" if below else options.solver)
     # z over every pass: at least 1 (rows of one entry attain it), at most the row length: no first reciprocal
     # exceeds the true one (but a plain seed), whatever its count becomes.
     passes = [tau for tau in seen.log_squares[name] if 2 <= tau <= delta_2]
-    second = Range(1.0, max(1.0, *(math.exp(seen.log_squares[name][tau].hi) for tau in passes)))
+    second = Range(1.0, max(1.0, *(_exponential(seen.log_squares[name][tau].hi) for tau in passes)))
     longest = max(float(seen.context), 1.0 + options.margin)
     top = min(second.hi * max(options.margin, widening), longest)
     if counts is not None:
@@ -187,6 +187,14 @@ def _softmax_at(
         observed_init=_domain(first),
         observed_refine=_domain(second),
     )
+
+
+def _exponential(x: float) -> float:
+    """e^x of a row's scores; refused where it is too large for a double."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        raise ConfigError(f"exponentials reach e^{x:.0f}, beyond what a double holds: squeeze the scores") from None
 
 
 def _refine_fit(init: ReciprocalFit, count: int, top: float, solver: str) -> ReciprocalFit:
