@@ -92,6 +92,7 @@ def main() -> int:
     parser.add_argument("--generations", type=pair, default=(50, 225), help="of both stages")
     parser.add_argument("--calibration-windows", type=int, default=128)
     parser.add_argument("--bound", type=float, help="on the error (default: measured; the paper's is 1.0)")
+    parser.add_argument("--dtype", default="tf32", help="that candidates run in: tf32 (default), float32 or float64")
     parser.add_argument("--sigma", type=float, default=0.0, help="search under noise of this standard deviation")
     parser.add_argument("--tokens", type=pair, default=(4, 512), help="windows and tokens that candidates run on")
     parser.add_argument("--judged", type=pair, default=(8, 1024), help="windows and tokens that ends are judged on")
@@ -123,9 +124,11 @@ def main() -> int:
     say_memory(circuit, {"searched": tokens, "judged": judged[:, :-1]}, max(args.population), device)
     held = torch.from_numpy(cut(np.load(args.heldout), args.context).rows[: args.windows]).to(device)
     settings = SearchSettings(
-        population=args.population, generations=args.generations, bound=args.bound, sigma=args.sigma, device=device
-    )
-    card = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "torch": torch.__version__}
+        population=args.population, generations=args.generations, bound=args.bound, sigma=args.sigma, device=device,
+        dtype=args.dtype,
+    )  # fmt: skip
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    card = {"device": name, "dtype": args.dtype, "torch": torch.__version__}
     for seed in (int(part) for part in args.seeds.split(",")):
         folder = args.out / f"seed-{seed}"
         if (folder / "done.json").exists():

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from heatfhe.circuit import Circuit
 from heatfhe.errors import ConfigError, DataError
 from heatfhe.evaluation import sample_windows
 from heatfhe.planning import ProgramName, plan, preset
 from heatfhe.progress import Reporter
-from heatfhe.search import Found, PlanSeconds, SearchSettings, Space, search
+from heatfhe.search import Batched, Found, PlanSeconds, SearchSettings, Space, search
 from heatfhe.search.nsga import Worth, evolve, front
 from tests.tiny import tiny_circuit
 
@@ -263,6 +264,28 @@ def test_noise_changes_what_is_found(circuit: Circuit, texts: tuple[Any, Any]) -
     clear, noisy = search(circuit, *texts, short), search(circuit, *texts, replace(short, sigma=2e-2))
     assert noisy.calibrated.error > 2 * clear.calibrated.error
     assert math.isfinite(noisy.calibrated.perplexity)
+
+
+def test_coarse_products_are_for_candidates_alone(
+    circuit: Circuit, texts: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tf32 errors are measured on coarser products and perplexities are not; afterwards torch is as it was."""
+    seen: dict[str, set[str]] = {"errors": set(), "nats": set()}
+    run = Batched._run
+
+    def watched(self: Batched, counts: Any, wanted: str) -> Any:
+        seen["errors" if wanted == self._last else "nats"].add(torch.get_float32_matmul_precision())
+        return run(self, counts, wanted)
+
+    monkeypatch.setattr(Batched, "_run", watched)
+    before = torch.get_float32_matmul_precision()
+    few = SearchSettings(population=(4, 4), generations=(1, 1), seed=4, dtype="tf32")
+    found = search(circuit, *texts, few)
+    assert seen == {"errors": {"high"}, "nats": {"highest"}}
+    assert torch.get_float32_matmul_precision() == before
+    precise = search(circuit, *texts, replace(few, dtype="float32"))
+    assert seen["errors"] == {"high", "highest"}
+    assert found.calibrated.perplexity == precise.calibrated.perplexity
 
 
 def test_windows_that_cannot_be_run_are_refused(circuit: Circuit, texts: tuple[Any, Any]) -> None:

@@ -68,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params", default="insecure-native-12", help="parameter set of --objective seconds")
     parser.add_argument("--seed", type=int, default=0, help="default 0")
     add_device_argument(parser, "where candidates run: cpu (default) or cuda")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float64", "tf32"), default="float32",
+        help="what candidates run in: float32 (default), float64, or tf32, which is float32 with coarser and faster "
+        "products on a GPU; what the search ends with is judged in float32 then",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -79,7 +84,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     settings = SearchSettings(
         population=_pair("--population", args.population), generations=_pair("--generations", args.generations),
         seed=args.seed, bound=args.bound, within=args.within, sigma=args.under_noise, objective=objective,
-        device=args.device,
+        device=args.device, dtype=args.dtype,
     )  # fmt: skip
     tokens, judged = _windows(args, circuit)
     price = None if args.objective == "levels" else _seconds(circuit, args.params, judged.shape[1] - 1)

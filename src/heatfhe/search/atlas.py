@@ -45,7 +45,7 @@ class SearchSettings:
     ``within``     by how much a chosen circuit's perplexity may exceed the calibrated one.
     ``sigma``      standard deviation of noise at every site's input and output, while candidates run and are judged.
     ``objective``  what candidates are priced by beside their error: ``levels``, or a name for the price that is given.
-    ``device, dtype``  where and how candidates are run.
+    ``device, dtype``  where and how candidates are run; with ``tf32`` they are judged in float32 all the same.
     """
 
     population: tuple[int, int] = (48, 96)
@@ -188,9 +188,10 @@ class _Work:
             **plain(settings),
         }
         self.journal = Journal(folder, identity)
-        same: dict[str, Any] = {"device": settings.device, "dtype": settings.dtype, "sigma": settings.sigma}
-        self._errors = Batched(circuit, tokens, self.space.names, **same)
-        self._judge = Batched(circuit, judged[:, :-1], self.space.names, **same)
+        same: dict[str, Any] = {"device": settings.device, "sigma": settings.sigma}
+        self._errors = Batched(circuit, tokens, self.space.names, dtype=settings.dtype, **same)
+        precise = "float32" if settings.dtype == "tf32" else settings.dtype
+        self._judge = Batched(circuit, judged[:, :-1], self.space.names, dtype=precise, **same)
         self._targets = judged[:, 1:]
         self._given = price
         self._reference: Any = None
