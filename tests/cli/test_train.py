@@ -25,7 +25,7 @@ from heatfhe import training
 from heatfhe.circuit import Circuit
 from heatfhe.cli import comparison, main
 from heatfhe.cli.compare import PRESETS
-from heatfhe.cli.comparison import make_jobs
+from heatfhe.cli.comparison_jobs import make_jobs
 from heatfhe.files import read_json
 from heatfhe.training import read_log, recipe
 from tests.gpt2_tiny import tiny_gpt2
@@ -245,6 +245,20 @@ def test_compare_has_every_row_of_the_papers_table() -> None:
     assert aware is not None
     assert plain is not None
     assert (aware.price_share, plain.price_share) == (0.8, 0.0)
+
+
+def test_calibrations_of_a_comparison_see_odd_windows_where_trained_circuits_do(model: Path, tmp_path: Path) -> None:
+    base = recipe("tiny")
+    text = comparison.Comparison(
+        model=str(model), out=tmp_path, base=replace(base, odd_share=0.0), text=str(model / "text.txt"), windows=3
+    )
+    both = replace(text, base=base)
+    alone, seen = text.seen, both.seen
+    assert (seen.sequences - alone.sequences, base.odd_calibration) == (16, 16)
+    ranges = [(alone.scores[name], seen.scores[name]) for name in alone.scores]
+    assert all(a.lo >= b.lo and a.hi <= b.hi for a, b in ranges)
+    assert any(a.hi < b.hi for a, b in ranges)
+    assert text.identity != both.identity
 
 
 def test_compare_searches_the_counts_of_the_calibrated_circuit(

@@ -15,12 +15,13 @@ from heatfhe.files import atomic_write, write_json
 
 HELP = """Train or calibrate a model in every way the paper compares, and print one table.
 
-Rows: the parent in plaintext; calibrated at each tolerance, per site and jointly; then the presets, each over every
-seed. fixed-counts is cut to the iterations of the heat row of its seed and solver, where there is one; transplant puts
-that row's counts into the squeezed and into the calibrated circuit; plan-aware learns what iterations cost in plans for
-the first of --params; atlas and atlas-noisy, which are not among the defaults, search the counts of the calibrated
-circuit (hours on a CPU, minutes with --device cuda). Columns: iterations per forward, in all and by family; levels they
-spend; bootstraps and predicted seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed
+Rows: the parent in plaintext; calibrated at each tolerance, per site and jointly, on the text and the odd windows that
+the trained rows are calibrated on (--odd 0 for the text alone); then the presets, each over every seed. fixed-counts
+is cut to the iterations of the heat row of its seed and solver, where there is one; transplant puts that row's counts
+into the squeezed and into the calibrated circuit; plan-aware learns what iterations cost in plans for the first of
+--params; atlas and atlas-noisy, which are not among the defaults, search the counts of the calibrated circuit (hours
+on a CPU, minutes with --device cuda). Columns: iterations per forward, in all and by family; levels they spend;
+bootstraps and predicted seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed
 windows, top-1 and perplexity under noise, perplexity in the clear; odd windows that go astray in the clear. Finished
 rows are kept in the run folder and not made again; compare.json holds every row, compare.md the mean over seeds; heat
 report shows both."""
@@ -70,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Make every circuit that is missing, measure all, print."""
-    from heatfhe.cli.comparison import GENERATIONS, Comparison, Job, make_jobs
+    from heatfhe.cli.comparison import GENERATIONS, Comparison
+    from heatfhe.cli.comparison_jobs import Job, make_jobs
     from heatfhe.evaluation import (
         COMPARISON_HEADERS,
         ComparisonRow,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of heat compare as jobs: each makes one circuit, measures it, and keeps both in a folder of its own."""
+"""The rows of heat compare, made and measured: each has a circuit, and a folder of its own where both are kept."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heatfhe.circuit import Circuit
+from heatfhe.cli.comparison_jobs import TRANSPLANT, Job, folder_of
 from heatfhe.cli.lanes import Lane, in_order, spread_over
 from heatfhe.cli.model_source import NOISE_SET, carried_in, load_text, model_folder, prices_in
 from heatfhe.errors import ConfigError
@@ -27,54 +28,11 @@ if TYPE_CHECKING:
     from heatfhe.training import Recipe
 
 KIND = "heatfhe-compared"
-TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)
-RULES = ("per-site", "joint")
-TRANSPLANT = "transplant"
-SEARCHED = {"atlas": False, "atlas-noisy": True}  # presets whose counts are searched, and whether under noise
 STRESSED = 8  # odd windows of each kind
 GENERATIONS = (50, 225)  # of a search's two stages
 SEARCHES = 3  # at a time on one GPU
-MEASURING, SEARCHING = 1 << 17, 1 << 21  # costs beside those of training: about 30 s, and about those of a training
 SEARCH_TOKENS = (4 * 512, 8 * 1024)  # that its candidates run on, and that its ends are judged on
-Done = Callable[["Job", list[ComparisonRow]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One row. ``kind`` says how its circuit comes about, by a method of Comparison (``MAKERS``):
-
-    ``plaintext``   the parent itself, without a circuit.
-    ``calibrated``  the parent at ``tolerance``, by ``rule``.
-    ``trained``     a ``recipe``; hand-cut ones have the total of the row ``after``.
-    ``transplant``  the counts of the first row ``after`` in the circuit of the second.
-    ``searched``    the counts of the row ``after`` searched with ``seed``, under noise where ``noisy``.
-
-    ``after`` names the rows that must be there first.
-    """
-
-    name: str
-    solver: str
-    kind: str = "trained"
-    tolerance: float = 0.0
-    rule: str = "per-site"
-    recipe: Recipe | None = None
-    after: tuple[str, ...] = ()
-    seed: int = 0
-    noisy: bool = False
-
-    @property
-    def folder(self) -> str:
-        """Its place in the run folder."""
-        return _folder(self.name)
-
-    @property
-    def cost(self) -> int:
-        """Tokens seen in training, soft ones twice, and what measuring costs: the longest job is started first."""
-        if self.recipe is None:
-            return SEARCHING if self.kind == "searched" else MEASURING
-        phases = self.recipe.phases.values()
-        trained = sum(p.updates * p.tokens_per_update * (2 if p.halting == "soft" else 1) for p in phases)
-        return MEASURING + trained
+Done = Callable[[Job, list[ComparisonRow]], None]
 
 
 def _do(work: Comparison, job: Job) -> list[ComparisonRow]:
@@ -97,77 +55,6 @@ def _kept(work: Comparison) -> Comparison:
 def _placed(name: str) -> str:
     """A path that does not depend on where it is read; names of what is shipped stay as they are."""
     return str(Path(name).resolve()) if Path(name).exists() else name
-
-
-def _folder(name: str) -> str:
-    return name.replace(" ", "-")
-
-
-def make_jobs(
-    base: Callable[[str], Recipe], presets: Sequence[str], seeds: Sequence[int], rules: Sequence[str] = RULES
-) -> list[Job]:
-    """Every row in the table's order; a preset is ``NAME`` or ``NAME:SOLVER``. A wrong name fails here, not later.
-
-    ``base`` gives the recipe for a solver. Hand-cut counts wait for the row of learned ones, unless the recipe itself
-    says what they add up to. ``transplant`` makes two rows: the learned counts in the squeezed and in the calibrated
-    parent's circuit. ``atlas`` and ``atlas-noisy`` search the counts of the calibrated one.
-    """
-    from heatfhe.training import ablation
-
-    jobs, solvers = [], []
-    for name, _, solver in (p.partition(":") for p in presets):
-        solver = solver or "plain"
-        solvers.append(solver)
-        if name == TRANSPLANT:
-            jobs += [job for seed in seeds for job in _transplants(solver, seed)]
-            continue
-        if name in SEARCHED:
-            jobs += [_searched(name, solver, seed) for seed in seeds]
-            continue
-        for seed in seeds:
-            made = replace(ablation(name, base(solver)), seed=seed)
-            jobs.append(Job(name=f"{name} {solver} seed {seed}", solver=solver, recipe=made))
-    known = {job.name for job in jobs}
-    for i, job in enumerate(jobs):
-        learned = job.name.replace("fixed-counts", "heat")
-        if learned != job.name and learned in known and job.recipe is not None and not job.recipe.fixed_total:
-            jobs[i] = replace(job, after=(learned,))
-    if unknown := set(rules) - set(RULES):
-        raise ConfigError(f"unknown rule {sorted(unknown)[0]!r}; have: {', '.join(RULES)}")
-    calibrated = [
-        Job(name=_calibrated(t, s, r), solver=s, kind="calibrated", tolerance=t, rule=r)
-        for s in dict.fromkeys(solvers)
-        for r in rules
-        for t in TOLERANCES
-    ]
-    found = [Job(name="plaintext", solver="plain", kind="plaintext"), *calibrated, *jobs]
-    names = {job.name for job in found}
-    for job in found:
-        if absent := [name for name in job.after if name not in names]:
-            raise ConfigError(f"{job.name}: needs the row {absent[0]!r}; add it to --presets")
-    return found
-
-
-def _calibrated(tolerance: float, solver: str, rule: str = "per-site") -> str:
-    return f"calibrated {tolerance:.0e} {solver}" + (f" {rule}" if rule != "per-site" else "")
-
-
-def _transplants(solver: str, seed: int) -> list[Job]:
-    """HEAT's counts where weights did not learn with them."""
-    learned, end = f"heat {solver} seed {seed}", f"{solver} seed {seed}"
-    parents = {"squeezed": f"squeezed {end}", "calibrated": _calibrated(TOLERANCES[-1], solver)}
-    return [
-        Job(name=f"{TRANSPLANT}-{where} {end}", solver=solver, kind=TRANSPLANT, after=(learned, parent))
-        for where, parent in parents.items()
-    ]
-
-
-def _searched(name: str, solver: str, seed: int) -> Job:
-    """The calibrated parent's circuit at counts that a search finds."""
-    return Job(
-        name=f"{name} {solver} seed {seed}", solver=solver, kind="searched", seed=seed, noisy=SEARCHED[name],
-        after=(_calibrated(TOLERANCES[-1], solver),),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +169,7 @@ class Comparison:
 
     def circuit(self, row: str) -> Circuit:
         """The circuit that a row has made, by its name."""
-        return Circuit.load(self.out / _folder(row) / "circuit")
+        return Circuit.load(self.out / folder_of(row) / "circuit")
 
     def _transplant(self, job: Job, place: Path, reporter: Reporter) -> float:
         """Counts that were learned with other weights, in a circuit that did not."""
@@ -358,18 +245,24 @@ class Comparison:
 
         text = hashlib.sha256(self.training.rows.tobytes()).hexdigest()
         calibration = f"{self.base.calibration_windows} windows, margin {self.base.margin:g}"
+        if self.base.odd_share:
+            calibration += f", {self.base.odd_calibration} odd ones: {', '.join(self.base.odd_kinds)}"
         return [prepare(copy.deepcopy(self.parent)).fingerprint(), text, calibration]
 
     @cached_property
     def seen(self) -> Any:
-        """Ranges of the parent on the calibration windows: one observation for all calibrations."""
+        """Ranges of the parent on the calibration windows, and on as many odd ones as trained circuits are fitted on:
+        one observation for all calibrations."""
         import torch
 
         from heatfhe.ranges import observe
         from heatfhe.sites import prepare
+        from heatfhe.training import odd_windows
 
-        windows = torch.from_numpy(self.training.rows[: self.base.calibration_windows, :-1])
-        return observe(prepare(copy.deepcopy(self.parent)), windows.split(8))
+        prepared, rows = prepare(copy.deepcopy(self.parent)), self.training.rows
+        text, odd = rows[: self.base.calibration_windows], odd_windows(prepared, self.base, rows)
+        batches = [torch.from_numpy(part[:, :-1]).split(8) if len(part) else () for part in (text, odd)]
+        return observe(prepared, batches[0], odd=batches[1])
 
     @cached_property
     def parent(self) -> Any:

@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Make every point that is missing, measure all, print, draw."""
     from heatfhe.cli.compare import seed_numbers
-    from heatfhe.cli.comparison import Comparison, Job
+    from heatfhe.cli.comparison import Comparison
+    from heatfhe.cli.comparison_jobs import Job
     from heatfhe.cli.points import Result, disagreements, make_points, parse_axes
     from heatfhe.evaluation import ComparisonRow
     from heatfhe.training import ablation, read_log, recipe

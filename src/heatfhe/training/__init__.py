@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HEAT fine-tuning: counts and weights learned together, in three phases. torch."""
 
+from heatfhe.training.calibrations import odd_windows
 from heatfhe.training.data import Windows, cut, load_windows, pack, read_documents, windows_of
 from heatfhe.training.diagnose import Prices, Sizes, first_to_leave, noise_tap
 from heatfhe.training.images import Images
@@ -33,6 +34,7 @@ __all__ = [
     "fitting",
     "load_windows",
     "noise_tap",
+    "odd_windows",
     "pack",
     "read_documents",
     "read_log",

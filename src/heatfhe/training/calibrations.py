@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heatfhe.odd import HARD, TRIED, Hard, Rows, Tap, hard_tokens, odd_rows
-from heatfhe.progress import Reporter
+from heatfhe.progress import SILENT, Reporter
 from heatfhe.ranges import calibrate, centre, refit
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared
@@ -66,6 +66,21 @@ def typical_variances(run: Run) -> dict[str, float]:
     return {name.removesuffix("/z"): TYPICAL * float(torch.cat(rows).median()) for name, rows in seen.items()}
 
 
+def odd_windows(prepared: Prepared, recipe: Recipe, text: Rows, reporter: Reporter = SILENT) -> Rows:
+    """As many odd windows as the recipe's calibrations see, as long as the rows of ``text``, for a model that it does
+    not train: what is compared with its circuits has to hold on the same. None where it has no odd share."""
+    hard = borne_badly(prepared, recipe, reporter)
+    return _fresh(recipe, recipe.odd_calibration, text, prepared.architecture.shape.vocabulary, hard)
+
+
+def _fresh(recipe: Recipe, count: int, text: Rows, vocabulary: int, hard: Hard | None) -> Rows:
+    """Odd windows that nothing learns from."""
+    return odd_rows(
+        recipe.odd_kinds, count if recipe.odd_share else 0, text, vocabulary, recipe.seed + UNTRAINED, hard=hard,
+        without=recipe.odd_without,
+    )  # fmt: skip
+
+
 def sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:
     """The windows that every calibration sees: of the text, or odd ones, half of them such that nothing learns from."""
     r, windows, marks = run.recipe, run.windows.rows, run.windows.odd
@@ -73,10 +88,7 @@ def sequences(run: Run, odd: bool = False) -> list[torch.Tensor]:
     rows = text[: r.calibration_windows]
     if odd:
         count, vocabulary = r.odd_calibration // 2, run.prepared.architecture.shape.vocabulary
-        fresh = odd_rows(
-            r.odd_kinds, count if r.odd_share else 0, text, vocabulary, r.seed + UNTRAINED, hard=run.hard,
-            without=r.odd_without,
-        )  # fmt: skip
+        fresh = _fresh(r, count, text, vocabulary, run.hard)
         rows = fresh if marks is None else np.concatenate([windows[marks][: r.odd_calibration - count], fresh])
     sequences = torch.from_numpy(rows[:, :-1]).to(run.accelerator.device)
     return list(sequences.split(max(1, r.micro_tokens // r.context))) if len(rows) else []
