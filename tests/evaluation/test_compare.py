@@ -69,6 +69,10 @@ def test_a_collapsed_circuit_has_a_row_too() -> None:
     assert row.collapsed == row.windows == 3
     assert row.as_json()["noisy_perplexity"] is None
     assert table_row(row)[HEADERS.index("ppl noisy")] == "-"
+    assert (row.clear_lost, row.lost, row.positions) == (0, 24, 24)  # three windows of eight positions
+    assert table_row(row)[HEADERS.index("lost")] == "0, 24/24"
+    old = {k: v for k, v in row.as_json().items() if k not in ("positions", "clear_lost", "lost")}
+    assert table_row(Row.from_json(old))[HEADERS.index("lost")] == "-"  # a row that was kept before they were counted
 
 
 def test_fewer_iterations_show() -> None:
@@ -102,4 +106,8 @@ def test_the_summary_is_over_seeds_with_ratios_to_calibration_and_control() -> N
     distilled = [made(f"control-distilled plain seed {i}", 105, 2.0 + i) for i in range(2)]
     head, _, _, heat, *_ = (line.split(" | ") for line in markdown([*rows, *distilled]).splitlines())
     assert heat[head.index("to control-distilled, %")] == "54.17 (43.33 to 65)"
-    assert heat[-1].strip(" |") == "2/8"
+    assert heat[-2] == "2/8"
+    counted = [replace(row, positions=8, clear_lost=i, lost=2) for i, row in enumerate(rows)]
+    assert [line.rpartition(" | ")[2].strip(" |") for line in markdown(counted).splitlines()[2:]] == [
+        "0, 2/8", "3, 4/16", "7, 4/16",
+    ]  # fmt: skip

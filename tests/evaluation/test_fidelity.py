@@ -70,7 +70,7 @@ def test_a_window_collapses_when_more_than_half_of_it_diverges() -> None:
     y[3, :6, 0] = 9.0 * largest  # large, yet under ten times
     assert diverged(y, largest).sum(axis=1).tolist() == [3, 4, 4, 0]
     found = fidelity(x, y, TARGETS, largest=largest)
-    assert (found.collapsed, found.windows) == (2, 4)
+    assert (found.collapsed, found.windows, found.lost, found.clear_lost) == (2, 4, 11, 0)
     right = (np.argmax(x, -1) == 0)[3].sum()  # the last window now always says token 0
     assert found.top1 == pytest.approx((3 + 2 + 2 + right) / (W * P))  # diverged positions are misses
     sound = np.concatenate([cross_entropy(y[0, 3:], TARGETS[0, 3:]), cross_entropy(y[3], TARGETS[3])])
@@ -87,6 +87,16 @@ def test_when_all_collapse_numbers_are_absent_not_wrong() -> None:
     body = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert body["kl"] is body["perplexity"] is None
     assert body["kl_by_position"] == [None] * P
+    assert (body["lost"], body["clear_lost"]) == (W * P, 0)
+
+
+def test_a_clear_run_that_is_no_number_somewhere_is_counted() -> None:
+    x = logits(6)
+    x[1, 2, 0] = np.nan
+    found = fidelity(x, logits(6), TARGETS, largest=100.0)
+    assert (found.lost, found.clear_lost) == (0, 1)
+    assert math.isnan(found.clear_perplexity)
+    assert math.isfinite(found.perplexity)
 
 
 def test_shapes_must_agree() -> None:

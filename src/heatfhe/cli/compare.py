@@ -22,9 +22,9 @@ into the squeezed and into the calibrated circuit; plan-aware learns what iterat
 --params; atlas and atlas-noisy, which are not among the defaults, search the counts of the calibrated circuit (hours
 on a CPU, minutes with --device cuda). Columns: iterations per forward, in all and by family; levels they spend;
 bootstraps and predicted seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed
-windows, top-1 and perplexity under noise, perplexity in the clear; odd windows that go astray in the clear. Finished
-rows are kept in the run folder and not made again; compare.json holds every row, compare.md the mean over seeds; heat
-report shows both."""
+windows, positions lost (no number in the clear, diverged under noise), top-1 and perplexity under noise, perplexity in
+the clear; odd windows that go astray in the clear. Finished rows are kept in the run folder and not made again;
+compare.json holds every row, compare.md the mean over seeds; heat report shows both."""
 EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --presets heat,heat:relaxed,control --seeds 0,1,2 --params insecure-native-12
   heat compare default -o out/compare --presets heat,squeezed,transplant

@@ -31,7 +31,9 @@ class Row:
     token up to its logits, and the noise entered at each of them. Without, it entered at every site's input and output.
     ``transformer_seconds`` are what the plan predicts up to the logits; ``token_bootstraps`` and ``token_seconds``
     those of a generated token, its argmax included. ``stressed`` windows that no text looks like were run, ``stray`` of
-    them diverged. ``seconds`` is how long its training took. The parent in plaintext has no iterations, and no noise.
+    them diverged. Of ``positions`` in all windows ``clear_lost`` are no number in the clear and ``lost`` diverge under
+    noise: a perplexity can say nothing of these. ``seconds`` is how long its training took. The parent in plaintext has
+    no iterations, and no noise.
     """
 
     name: str
@@ -51,6 +53,9 @@ class Row:
     token_seconds: float | None = None
     stray: int | None = None
     stressed: int | None = None
+    positions: int | None = None
+    clear_lost: int | None = None
+    lost: int | None = None
 
     @property
     def total(self) -> int:
@@ -71,7 +76,7 @@ class Row:
 HEADERS = (
     *("circuit", "it/fwd"),
     *(f"{family.split('_')[0][:4]}-{FAMILIES[family].suffix[:6]}" for family in FAMILIES),
-    *("levels", "bts", "s", "bts/tok", "s/tok", "coll.", "top-1 %", "ppl noisy", "ppl", "KL", "stray"),
+    *("levels", "bts", "s", "bts/tok", "s/tok", "coll.", "lost", "top-1 %", "ppl noisy", "ppl", "KL", "stray"),
 )
 
 
@@ -126,6 +131,9 @@ def measure(
         top1=found.top1,
         collapsed=found.collapsed,
         windows=found.windows,
+        positions=windows[:, 1:].size,
+        clear_lost=found.clear_lost,
+        lost=found.lost,
         seconds=seconds,
         **planned,
     )
@@ -145,13 +153,23 @@ def table_row(row: Row) -> tuple[Any, ...]:
     return (
         *(row.name, row.total, *row.iterations.values(), row.levels, _cell(row.bootstraps)),
         *(_cell(row.transformer_seconds, ".3g"), _cell(row.token_bootstraps), _cell(row.token_seconds, ".3g")),
-        *(f"{row.collapsed}/{row.windows}", _cell(100 * row.top1, ".1f"), _cell(row.noisy_perplexity, ".3f")),
-        *(_cell(row.perplexity, ".3f"), _cell(row.kl, ".2e"), stray),
+        *(f"{row.collapsed}/{row.windows}", _lost([row]), _cell(100 * row.top1, ".1f")),
+        *(_cell(row.noisy_perplexity, ".3f"), _cell(row.perplexity, ".3f"), _cell(row.kl, ".2e"), stray),
     )
 
 
 def _cell(value: float | None, form: str = "d") -> str:
     return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def _lost(rows: Sequence[Row]) -> str:
+    """Positions that are no number in the clear, then those that diverge under noise, of all that were measured."""
+    if any(row.positions is None for row in rows):
+        return "-"
+    clear, noisy, positions = (
+        sum(getattr(row, name) for row in rows) for name in ("clear_lost", "lost", "positions")
+    )
+    return f"{clear}, {noisy}/{positions}"
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -192,8 +210,8 @@ def summary(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         cells = [_mean([value(row) for row in group]) for value in columns.values()]
         stray = f"{sum(r.stray or 0 for r in group)}/{sum(r.stressed or 0 for r in group)}"
         collapsed = f"{sum(r.collapsed for r in group)}/{sum(r.windows for r in group)}"
-        body.append([name, *cells, stray if group[0].stressed else "-", collapsed])
-    return ["circuit", *columns, "odd windows astray", "collapsed"], body
+        body.append([name, *cells, stray if group[0].stressed else "-", collapsed, _lost(group)])
+    return ["circuit", *columns, "odd windows astray", "collapsed", "positions lost, clear and noisy"], body
 
 
 def _known(value: float | None) -> float:

@@ -28,6 +28,8 @@ class Fidelity:
     ``kl`` is the median over windows of the mean over their sound positions, over windows that did not collapse (nan if
     all did); ``top1`` a share of all positions, diverged ones counting as misses; ``collapsed`` of ``windows`` windows;
     ``perplexity`` the run's own over windows that did not collapse, ``clear_perplexity`` the clear run's over all.
+    ``lost`` positions of the run diverged and are not in its perplexity; ``clear_lost`` ones of the clear run are no
+    number, and then its perplexity is none either.
     """
 
     kl: float
@@ -36,6 +38,8 @@ class Fidelity:
     windows: int
     perplexity: float
     clear_perplexity: float
+    lost: int = 0
+    clear_lost: int = 0
     kl_by_position: tuple[float, ...] = ()
     top1_by_position: tuple[float, ...] = ()
 
@@ -108,6 +112,8 @@ class Scores:
             windows=len(collapsed),
             perplexity=float(np.exp(np.nanmean(nats))) if np.isfinite(nats).any() else float("nan"),
             clear_perplexity=float(np.exp(self.clear_nats.mean())),
+            lost=int(self.bad.sum()),
+            clear_lost=int((~np.isfinite(self.clear_nats)).sum()),
             kl_by_position=tuple(_median(column) for column in stable.T),
             top1_by_position=tuple(float(v) for v in self.same.mean(axis=0)),
         )
