@@ -21,7 +21,7 @@ from heatfhe.files import read_json, write_json
 
 ORDER = (
     "plaintext", "calibrated", "atlas", "squeezed", "depth-only", "fixed-counts", "transplant", "control", "heat",
-    "noisy", "plan-aware",
+    "noisy", "plan-aware", "stairs",
 )  # fmt: skip
 
 

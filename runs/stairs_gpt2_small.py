@@ -29,10 +29,9 @@ from gpt2_small_fixture import gpt2_small, norm
 from heatfhe.approx import ReciprocalFit, SoftmaxFit, fit_exponential, smallest_deltas
 from heatfhe.circuit import Circuit
 from heatfhe.planning import IterationPrices, cost_table, preset
+from heatfhe.planning.stairs import Price, changed, cheapest
 from heatfhe.records import Domain, SoftmaxCalibration
 
-Price = tuple[float, float]
-"""What is saved first, and what decides between equals."""
 CARD = Path(__file__).parent.parent / "docs/cards/encrypted-gpt2_h200_202611.json"
 SUMS = "0,-4,-8,-16,-32"
 PUSHED = 2  # norms with a second iteration: 27 over 25
@@ -66,37 +65,6 @@ def trained(solver: str) -> Circuit:
     return replace(circuit, calibration=replace(circuit.calibration, norms=norms, softmaxes=softmaxes))
 
 
-def moved(counts: Mapping[str, int], name: str, by: int) -> dict[str, int]:
-    """A softmax's counts changed by so many iterations, one at a time from the reciprocal that has more."""
-    out = dict(counts)
-    sites = [f"{name}/init", f"{name}/refine"]
-    for _ in range(abs(by)):
-        site = (max if by < 0 else min)(sites, key=lambda s: out[s])
-        out[site] += 1 if by > 0 else -1
-    return out
-
-
-def cheapest(prices: Mapping[str, Mapping[int, Price]]) -> dict[int, tuple[Price, dict[str, int]]]:
-    """By the sum of all changes: the least price, prices added up, and each softmax's change."""
-    best: dict[int, tuple[Price, dict[str, int]]] = {0: ((0.0, 0.0), {})}
-    for name, own in prices.items():
-        found: dict[int, tuple[Price, dict[str, int]]] = {}
-        for total, (price, moves) in best.items():
-            for by, more in own.items():
-                candidate = ((price[0] + more[0], price[1] + more[1]), {**moves, name: by})
-                if total + by not in found or candidate[0] < found[total + by][0]:
-                    found[total + by] = candidate
-        best = found
-    return best
-
-
-def changed(counts: Mapping[str, int], moves: Mapping[str, int]) -> dict[str, int]:
-    """All counts with every softmax's change made."""
-    for name, by in moves.items():
-        counts = moved(counts, name, by)
-    return dict(counts)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--params", default="native-16-r40-lean", help="parameter set (default native-16-r40-lean)")
@@ -123,7 +91,7 @@ def main() -> int:
     print(f"\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     saved: dict[str, dict[int, Price]] = {}
     for name in calibration.softmaxes:
-        found = prices.tokens([moved(counts, name, by) for by in steps], calibration)
+        found = prices.tokens([changed(counts, {name: by}) for by in steps], calibration)
         saved[name] = {
             by: (t.seconds - now.seconds, float(t.bootstraps - now.bootstraps)) for by, t in zip(steps, found)
         }

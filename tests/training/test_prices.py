@@ -35,6 +35,16 @@ class Made:
         return {name: 1.0 if self.dear in name else 0.0 for name in counts}
 
 
+    def on_stairs(
+        self, calibration: Calibration, reach: int, bounds: Mapping[str, tuple[int, int]]
+    ) -> Mapping[str, int]:
+        """Iterations from the first softmax to the last."""
+        counts, names = calibration.counts(), list(calibration.softmaxes)
+        assert all(bounds[site][0] <= counts[site] <= bounds[site][1] for site in counts)
+        given, taken = f"{names[0]}/init", f"{names[-1]}/init"
+        return {**counts, given: counts[given] - reach, taken: min(counts[taken] + reach, bounds[taken][1])}
+
+
 def test_weights_keep_a_share_for_every_site_and_are_bounded() -> None:
     found = priced_weights({"a": 0.0, "b": 1.0, "c": 2.0}, 0.8)
     assert found == pytest.approx({"a": 0.2, "b": 1.0, "c": 1.8})
@@ -112,3 +122,36 @@ def test_prices_are_asked_for_and_shares_are_shares() -> None:
     assert replace(base, price_every=7).digest == base.digest  # not used, not part of it
     assert replace(aware, price_every=7).digest != aware.digest
     assert aware.scaled(0.5).price_every == 20
+
+
+def test_frozen_counts_move_to_the_stairs_and_the_cooldown_trains_them(tmp_path: Path) -> None:
+    chosen = short(stairs=5, checkpoint_every=1)
+    whole, plain = fresh(), fresh()
+    found = go(whole, chosen, tmp_path / "whole", prices=Made("attn"))
+    before = go(plain, replace(chosen, stairs=0), tmp_path / "plain")
+    names = list(found.calibration.softmaxes)
+    (entry,) = [e for e in read_log(tmp_path / "whole") if "changes" in e]
+    moved, learned = entry["changes"], before.calibration.counts()
+    assert list(moved) == [f"{names[0]}/init", f"{names[-1]}/init"]
+    assert moved[f"{names[0]}/init"] == -5 < 0 < moved[f"{names[-1]}/init"]
+    assert found.calibration.counts() == {site: n + moved.get(site, 0) for site, n in learned.items()}
+    assert not all(torch.equal(a, b) for a, b in zip(whole.weights(), plain.weights(), strict=True))
+    killed = fresh()
+    with pytest.raises(Killed):
+        go(killed, chosen, tmp_path / "killed", prices=Made("attn"), reporter=KillAt(chosen.updates - 1))
+    again = fresh()
+    go(again, chosen, tmp_path / "killed", prices=Made("attn"))
+    assert all(torch.equal(a, b) for a, b in zip(whole.weights(), again.weights(), strict=True))
+
+
+def test_stairs_are_learned_counts_and_need_prices() -> None:
+    with pytest.raises(ConfigError, match=r"train\(prices=.*--plan-set"):
+        go(fresh(), short(stairs=1))
+    with pytest.raises(ConfigError, match="stairs are iterations from 0 to 16, got 17"):
+        short(stairs=17)
+    base = recipe("default-model")
+    with pytest.raises(ConfigError, match="phase two must be soft"):
+        replace(ablation("control", base), stairs=1)
+    made = ablation("stairs", base)
+    assert (made.stairs, made.priced, base.priced) == (3, True, False)
+    assert made.digest != base.digest

@@ -19,12 +19,13 @@ Rows: the parent in plaintext; calibrated at each tolerance, per site and jointl
 the trained rows are calibrated on (--odd 0 for the text alone); then the presets, each over every seed. fixed-counts
 is cut to the iterations of the heat row of its seed and solver, where there is one; transplant puts that row's counts
 into the squeezed and into the calibrated circuit; plan-aware learns what iterations cost in plans for the first of
---params; atlas and atlas-noisy, which are not among the defaults, search the counts of the calibrated circuit (hours
-on a CPU, minutes with --device cuda). Columns: iterations per forward, in all and by family; levels they spend;
-bootstraps and predicted seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed
-windows, positions lost (no number in the clear, diverged under noise), top-1 and perplexity under noise, perplexity in
-the clear; odd windows that go astray in the clear. Finished rows are kept in the run folder and not made again;
-compare.json holds every row, compare.md the mean over seeds; heat report shows both."""
+--params, and stairs hands iterations over between softmaxes where that saves a bootstrap of such a plan; atlas and
+atlas-noisy, which are not among the defaults, search the counts of the calibrated circuit (hours on a CPU, minutes
+with --device cuda). Columns: iterations per forward, in all and by family; levels they spend; bootstraps and predicted
+seconds up to the logits (bts, s) and of a generated token (bts/tok, s/tok); collapsed windows, positions lost (no
+number in the clear, diverged under noise), top-1 and perplexity under noise, perplexity in the clear; odd windows that
+go astray in the clear. Finished rows are kept in the run folder and not made again; compare.json holds every row,
+compare.md the mean over seeds; heat report shows both."""
 EXAMPLES = """  heat compare default -o out/compare
   heat compare default -o out/compare --presets heat,heat:relaxed,control --seeds 0,1,2 --params insecure-native-12
   heat compare default -o out/compare --presets heat,squeezed,transplant
@@ -46,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--presets",
         default=PRESETS,
-        help=f"those to train (default {PRESETS}); also noisy (heat under refresh noise), atlas and atlas-noisy "
-        "(searches); NAME:relaxed for the relaxed solver",
+        help=f"those to train (default {PRESETS}); also stairs, noisy (heat under refresh noise), atlas and "
+        "atlas-noisy (searches); NAME:relaxed for the relaxed solver",
     )
     parser.add_argument(
         "--rules", default="per-site,joint", help="how calibrations share a tolerance (default per-site,joint)"

@@ -125,7 +125,7 @@ class Comparison:
         more += [self.circuit(name).digest for name in job.after if job.recipe is None]
         if job.kind == "searched":
             more += [*map(str, self.generations), f"noise {self.sigma if job.noisy else 0:g}"]
-        if job.recipe and job.recipe.price_share:
+        if job.recipe and job.recipe.priced:
             more.append(self.prices(self.base.context).name)
         mark = json_digest([self.identity, job.tolerance, job.solver, recipe, *noisy, *more])
         seconds = self._make(job, place, mark, reporter)
@@ -221,7 +221,7 @@ class Comparison:
         options: dict[str, Any] = {"held_out": self.held_out, "folder": place, "reporter": reporter}
         carried = carried_in(self.noise_set, prepared.architecture)
         assert job.recipe is not None
-        options["prices"] = self.prices(job.recipe.context) if job.recipe.price_share else None
+        options["prices"] = self.prices(job.recipe.context) if job.recipe.priced else None
         trained = train(prepared, self.training, job.recipe, **options, carried=carried)
         export(prepared, trained.calibration, place / "circuit", tokenizer=model_folder(self.model), name=job.name)
         return trained.seconds

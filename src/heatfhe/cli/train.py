@@ -70,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         default="heat",
-        help="heat (default), squeezed, depth-only, fixed-counts, control, control-distilled, plan-aware or noisy",
+        help="heat (default), squeezed, depth-only, fixed-counts, control, control-distilled, plan-aware, "
+        "stairs or noisy",
     )
     parser.add_argument("--solver", choices=("plain", "relaxed"), default="plain", help="default plain")
     parser.add_argument("--noise", type=float, help="train under refresh noise of this standard deviation")
@@ -80,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--plan-set", metavar="NAME",
-        help="parameter set whose plans say what iterations cost, for --preset plan-aware (default: "
+        help="parameter set whose plans say what iterations cost, for --preset plan-aware or stairs (default: "
         f"{PLAN_SETS[0]}, or {PLAN_SETS[1]} for a model that does not fit it)",
     )  # fmt: skip
     parser.add_argument("--margin", type=float, help="widen each domain by this factor (default: the recipe's)")
@@ -145,7 +146,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             options: dict[str, Any] = {"held_out": held_out, "folder": args.out, "reporter": console.reporter}
             carried = carried_in(args.noise_set, prepared.architecture)
             told = (args.plan_set, prepared.architecture, len(prefix) + chosen.context)
-            prices = prices_in(*told) if chosen.price_share else None
+            prices = prices_in(*told) if chosen.priced else None
             options |= {"carried": carried, "prices": prices}
             trained = train(prepared, training, chosen, **options, stop=stop, shard=args.shard)
     except Stopped:

@@ -24,18 +24,11 @@ from heatfhe.planning.placement import place
 from heatfhe.planning.plan import default_cost
 from heatfhe.planning.program import ProgramName
 from heatfhe.planning.programs import record
+from heatfhe.planning.stairs import Bounds, Token, onto_stairs
 from heatfhe.records import Calibration
 from heatfhe.stages import Shape, Stage
 
 AHEAD = 3  # iterations less that are looked at: a stair may be some away
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """What a plan predicts of one token up to its logits."""
-
-    seconds: float
-    bootstraps: int
 
 
 @dataclass(kw_only=True)
@@ -79,6 +72,11 @@ class IterationPrices:
         for (name, by), token in zip(flat, other, strict=True):
             prices[name] = max(prices[name], (token.seconds - now.seconds) / by)
         return prices
+
+    def on_stairs(self, calibration: Calibration, reach: int, bounds: Bounds) -> dict[str, int]:
+        """The calibration's counts, each softmax's changed by at most ``reach``, where a token is cheapest at no fewer
+        iterations in all (``stairs.onto_stairs``)."""
+        return onto_stairs(calibration, lambda wanted: self.tokens(wanted, calibration), reach, bounds)
 
     def seconds(self, calibration: Calibration) -> float:
         """A token's predicted seconds at the calibration's counts."""

@@ -73,7 +73,8 @@ class Sizes(Protocol):
 
 
 class Prices(Protocol):
-    """Seconds of a deployed token that one iteration costs at each site, under a calibration and its counts.
+    """Seconds of a deployed token that one iteration costs at each site, under a calibration and its counts; and counts
+    near these that cost less.
 
     Training knows no plans, so that its caller passes this in (``planning.IterationPrices``). ``name`` says what they
     depend on beside the calibration.
@@ -83,6 +84,12 @@ class Prices(Protocol):
     def name(self) -> str: ...
 
     def __call__(self, calibration: Calibration) -> Mapping[str, float]: ...
+
+    def on_stairs(
+        self, calibration: Calibration, reach: int, bounds: Mapping[str, tuple[int, int]]
+    ) -> Mapping[str, int]:
+        """Counts of a cheaper token: each softmax's changed by at most ``reach``, within bounds, no fewer in all."""
+        ...
 
 
 def priced_weights(prices: Mapping[str, float], share: float) -> dict[str, float]:

@@ -14,6 +14,7 @@ from heatfhe.odd import KINDS, check_kinds, check_share
 
 HALTING = ("none", "soft", "hard")
 SOLVERS = ("plain", "relaxed")
+MOST_STAIRS = 16  # iterations
 COUNTS = ("learned", "calibrated", "fixed")
 SUPPORTS = ("family", "site")
 PRECISIONS = ("bf16", "float32")
@@ -121,6 +122,8 @@ class Recipe:
     ``price_share``       how far the iteration loss goes by what an iteration costs at each site
                           (``train(prices=...)``): 0 counts them alike, as in the paper; 1 by price alone (ours).
     ``price_every``       updates of phase two after which the prices are taken again, at the counts of that moment.
+    ``stairs``            by how many iterations a softmax's counts may change when counts are frozen, so that the plan
+                          is cheapest at no fewer iterations in all (``train(prices=...)``; ours). 0 leaves them.
     ``noise``             standard deviation added at every site's input and output in phases two and three, as a plan
                           carries them (``train(carried=...)``; ours).
     ``micro_tokens``      tokens of one forward pass in one process.
@@ -197,6 +200,7 @@ class Recipe:
     odd_without: tuple[int, ...] = ()
     price_share: float = 0.0
     price_every: int = 400
+    stairs: int = 0
     noise: float = 0.0
     micro_tokens: int = 4096
     recompute: bool = False
@@ -226,6 +230,10 @@ class Recipe:
             )
         if not 0 <= self.price_share <= 1:
             raise ConfigError(f"a recipe's price_share lies in [0, 1], got {self.price_share}")
+        if not 0 <= self.stairs <= MOST_STAIRS:
+            raise ConfigError(f"a recipe's stairs are iterations from 0 to {MOST_STAIRS}, got {self.stairs}")
+        if self.stairs and self.heat.halting != "soft":
+            raise ConfigError("stairs move counts that were learned: phase two must be soft; leave stairs out")
         check_share(self.odd_share, "a recipe's odd_share")
         check_kinds(self.odd_kinds)
         if self.odd_calibration < 0:
@@ -310,12 +318,17 @@ class Recipe:
         if not self.odd_share:
             del body["odd_share"], body["odd_kinds"], body["odd_calibration"]
         names = ("centre", "narrow", "variance_spread", "enough", "ends_apart", "refit_at", "odd_without", "settle")
-        for name in names:
+        for name in (*names, "stairs"):
             if not getattr(self, name):
                 del body[name]
         if not self.price_share:
             del body["price_share"], body["price_every"]
         return json_digest(body)
+
+    @property
+    def priced(self) -> bool:
+        """Whether anything goes by what iterations cost in plans: such a run needs prices."""
+        return self.price_share > 0 or self.stairs > 0
 
     @property
     def updates(self) -> int:

@@ -97,8 +97,8 @@ def train(
     Started by torchrun it runs in every process, on its share of each batch; with ``shard`` the weights are split over
     them too (FSDP). ``argmax=False`` leaves the argmax schedule out of the final constants: quicker, but then nothing
     can be exported. A recipe with noise needs ``carried``: the sizes at which the noise meets values
-    (``planning.Carried``); one with a ``price_share`` needs ``prices``: what an iteration costs at each site
-    (``planning.IterationPrices``).
+    (``planning.Carried``); one with a ``price_share`` or ``stairs`` needs ``prices``: what an iteration costs at each
+    site (``planning.IterationPrices``).
 
     >>> trained = train(prepare("my-gpt2"), "corpus.txt", folder="out/heat")        # doctest: +SKIP
     >>> sum(trained.iterations.values())                                            # doctest: +SKIP
@@ -181,7 +181,7 @@ def _told(recipe: Recipe, carried: Sizes | None, prices: Prices | None) -> dict[
                 "--noise-set"
             )
         told["noise"] = carried.name
-    if recipe.price_share:
+    if recipe.priced:
         if prices is None:
             raise ConfigError(
                 "iterations have no price by themselves: pass train(prices=...), such as planning.IterationPrices, or "
@@ -261,6 +261,23 @@ def _enter(run: Run, phase: str) -> None:
         position.targets, position.weights = None, {}
         if recipe.cooldown.updates and recipe.cooldown.halting == "hard":
             _fit_again(run)
+        if recipe.stairs:
+            _onto_stairs(run)
+
+
+def _onto_stairs(run: Run) -> None:
+    """Frozen counts changed a little, to where the plan that the caller has is cheaper."""
+    recipe, prepared, prices = run.recipe, run.prepared, run.prices
+    assert prices is not None
+    assert prepared.calibration is not None
+    least = {"softmax_init": recipe.least_init, "softmax_refine": recipe.least_refine}
+    own = prepared.counts()
+    bounds = {s.name: (min(own[s.name], least.get(s.family, s.floor)), s.max_count) for s in prepared.sites}
+    found = prices.on_stairs(prepared.calibration.with_counts(own), recipe.stairs, bounds)
+    prepared.adopt(prepared.calibration.with_counts(found), keep_logits=True)
+    changes = {name: found[name] - count for name, count in own.items() if found[name] != count}
+    # Under the first update it holds for, so that a run resumed before that update writes it anew, once.
+    run.journal.write("stairs", run.position.step + 1, {"changes": changes, "counts": dict(found)})
 
 
 def _fit_again(run: Run) -> None:
