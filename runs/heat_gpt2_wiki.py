@@ -8,8 +8,9 @@ Token arrays are one-dimensional integers. One GPU; every job prints one JSON li
 the seconds given are nearly used up. The model folder is a plain Hugging Face checkpoint. The recipe is that of
 ``heat train``; --share shortens it for a trial, --odd changes the share of odd windows. Training looks at the last 64
 windows of its own text, choices are made on those; the held-out text is judged once, at the end. heat-plan-aware is
-told by plans for --plan-set, whose first 128 positions are planned, what an iteration costs; every trained job reports
-the bootstraps and the predicted seconds of a token in such a plan.
+told by plans for --plan-set, whose first 128 positions are planned, what an iteration costs; heat-stairs-N hands at
+most N iterations of a softmax over to others where such a plan is cheaper (heat-stairs: the preset's). Every trained
+job reports the bootstraps and the predicted seconds of a token in such a plan.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.sites import Prepared, prepare
 from heatfhe.training import ablation, cut, recipe, train, window_losses
 
-# Seconds a job takes on an H200: it is not begun with less left. Plan-aware is a guess: 16 processes make its plans.
-NEEDS = {"heat-plan-aware": 400, "heat": 200, "control": 100}
+# Seconds a job takes on an H200: it is not begun with less left. Those with plans are guesses: 16 processes make them.
+NEEDS = {"heat-plan-aware": 400, "heat-stairs": 240, "heat": 200, "control": 100}
 
 
 def perplexity(prepared: Prepared, rows: torch.Tensor, mode: str) -> dict[str, float]:
@@ -109,10 +110,12 @@ def main() -> None:
                         facts[f"{solver} {rule} {tolerance:g}"] = row
         else:
             solver = "relaxed" if job.endswith("-relaxed") else "plain"
-            which = job
+            which, reach = job, job.rpartition("-")[2]
             if job.startswith("heat"):
-                which = "plan-aware" if "plan-aware" in job else "heat"
+                which = next((known for known in ("plan-aware", "stairs") if known in job), "heat")
             chosen = replace(ablation(which, recipe(args.recipe, solver).scaled(args.share)), seed=args.seed)
+            if which == "stairs" and reach.isdigit():
+                chosen = replace(chosen, stairs=int(reach))
             told = IterationPrices(
                 stages=prepared.architecture.stages, shape=prepared.architecture.shape, params=preset(args.plan_set),
                 context=128, processes=min(16, os.cpu_count() or 1),
