@@ -151,6 +151,17 @@ def test_table_of_recipes_is_what_the_code_says() -> None:
     assert tables.on_page("recipes") == tables.recipes(), "run python scripts/doc_tables.py recipes"
 
 
+def test_every_preset_is_explained() -> None:
+    pytest.importorskip("torch", reason="heat train needs torch")
+    from heatfhe.cli.comparison_jobs import SEARCHED, TRANSPLANT
+    from heatfhe.training import ABLATIONS
+
+    table = (ROOT / "docs" / "recipes.md").read_text().partition("## Presets")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`([a-z-]+)`", row)]
+    assert sorted(named) == sorted([*ABLATIONS, TRANSPLANT, *SEARCHED])
+
+
 def test_measured_figures_beside_the_tables_are_measured_elsewhere() -> None:
     """What recipes.md says of time and size, by hand, is in the results or on the card it names."""
     page = " ".join((ROOT / "docs" / "recipes.md").read_text().split())

@@ -171,7 +171,7 @@ def test_every_recipe_has_odd_windows_and_one_from_before_has_none(name: str) ->
     before = made.as_json()
     later = ("odd_share", "odd_kinds", "odd_calibration", "recompute", "activation_tolerance", "price_share")
     last = ("price_every", "centre", "narrow", "variance_spread", "enough", "least_refine", "ends_apart", "refit_at")
-    last = (*last, "odd_without", "settle")
+    last = (*last, "odd_without", "settle", "stairs")
     for field in (*later, *last):
         del before[field]
     old = Recipe.from_json(json.loads(json.dumps(before)))
@@ -191,6 +191,7 @@ def test_presets_change_one_thing() -> None:
         "squeeze.updates": 0, "heat.halting": "hard", "heat.lambda_iter": 0.0, "heat.logit_lr": 0.0, "counts": "fixed",
     }  # fmt: skip
     assert changed["noisy"] == {"noise": 1.7e-4}
+    assert changed["stairs"] == {"stairs": 3}
     control = ablation("control", base)
     assert _changes(control, ablation("control-distilled", base)) == {"squeeze.distil": True}
     assert all(p.halting == "none" and p.lambda_range == 0 and not p.distil for p in control.phases.values())
