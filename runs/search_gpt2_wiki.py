@@ -5,12 +5,13 @@
         [--seeds 0,1,2] [--seconds 560] [--carried FOLDER]
 
 The arguments are those of runs/heat_gpt2_wiki.py: token arrays are one-dimensional integers, the model folder is a
-plain Hugging Face checkpoint. The model is calibrated on the training text (tolerance 1e-4, per site, plain),
-candidates run on the training text behind that, ends are judged on the windows after those; the held-out text is judged
-once, at the end. One JSON line is printed, and kept in results.jsonl, for every seed that ends. When the seconds given
-are used up, it stops where it is: the same command goes on there. Everything that it needs for that is small
-(OUT/calibration.json and the folders OUT/seed-N, under 16 MB), so that a run can move to another machine in pieces.
-Before it begins it says how much memory a batch of candidates takes at most; batches are cut to half of what is free.
+plain Hugging Face checkpoint. The model is calibrated on the training text (tolerance 1e-4, per site, plain) and the
+odd windows that the recipe gpt2-small has its circuits hold on (--odd 0 for the text alone), candidates run on the
+training text behind that, ends are judged on the windows after those; the held-out text is judged once, at the end.
+One JSON line is printed, and kept in results.jsonl, for every seed that ends. When the seconds given are used up, it
+stops where it is: the same command goes on there. Everything that it needs for that is small (OUT/calibration.json and
+the folders OUT/seed-N, under 16 MB), so that a run can move to another machine in pieces. Before it begins it says how
+much memory a batch of candidates takes at most; batches are cut to half of what is free.
 
 pymoo need not be installed: --carried names a folder of packages that is searched for modules last. Made with
 
@@ -45,15 +46,19 @@ from heatfhe.lowering import export
 from heatfhe.ranges import FitOptions, fit_calibration, observe
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared, prepare
-from heatfhe.training import cut, window_losses
+from heatfhe.training import Recipe, cut, odd_windows, recipe, window_losses
 
 
-def calibrated(prepared: Prepared, windows: np.ndarray, context: int, path: Path, device: str) -> Circuit:
-    """The circuit that is searched: the checkpoint with its calibration, made once and kept."""
+def calibrated(prepared: Prepared, windows: np.ndarray, ground: Recipe, path: Path, device: str) -> Circuit:
+    """The circuit that is searched: the checkpoint with its calibration, made once and kept. ``ground`` says which odd
+    windows it has to hold on beside the text."""
+    context = ground.context
     if path.exists():
         found = Calibration.load(path)
     else:
-        seen = observe(prepared, torch.from_numpy(windows[:, :-1]).to(device).split(4))
+        parts = (windows, odd_windows(prepared, ground, windows))
+        text, odd = ([*torch.from_numpy(part[:, :-1]).to(device).split(4)] if len(part) else [] for part in parts)
+        seen = observe(prepared, text, odd=odd)
         found = fit_calibration(prepared.architecture, seen, FitOptions(tolerance=1e-4))
         found.save(path)
     return export(prepared, found, tokenizer={}, name="calibrated", context=context)
@@ -91,6 +96,7 @@ def main() -> int:
     parser.add_argument("--population", type=pair, default=(48, 96), help="of both stages")
     parser.add_argument("--generations", type=pair, default=(50, 225), help="of both stages")
     parser.add_argument("--calibration-windows", type=int, default=128)
+    parser.add_argument("--odd", type=float, help="0: calibrated on the text alone (default: the recipe's odd windows)")
     parser.add_argument("--bound", type=float, help="on the error (default: measured; the paper's is 1.0)")
     parser.add_argument("--dtype", default="tf32", help="that candidates run in: tf32 (default), float32 or float64")
     parser.add_argument("--sigma", type=float, default=0.0, help="search under noise of this standard deviation")
@@ -119,7 +125,9 @@ def main() -> int:
     tokens = np.asarray(behind[:size], dtype=np.int64).reshape(args.tokens)
     judged = cut(behind[size:], args.judged[1]).rows[: args.judged[0]]
     began = time.time()
-    circuit = calibrated(prepared, first.rows, args.context, args.out / "calibration.json", device)
+    ground = recipe("gpt2-small").adjusted(context=args.context)
+    ground = ground if args.odd is None else replace(ground, odd_share=args.odd)
+    circuit = calibrated(prepared, first.rows, ground, args.out / "calibration.json", device)
     say(f"circuit ready after {time.time() - began:.0f} s")
     say_memory(circuit, {"searched": tokens, "judged": judged[:, :-1]}, max(args.population), device)
     held = torch.from_numpy(cut(np.load(args.heldout), args.context).rows[: args.windows]).to(device)
