@@ -98,7 +98,9 @@ def main() -> int:
     parser.add_argument("--calibration-windows", type=int, default=128)
     parser.add_argument("--odd", type=float, help="0: calibrated on the text alone (default: the recipe's odd windows)")
     parser.add_argument("--bound", type=float, help="on the error (default: measured; the paper's is 1.0)")
-    parser.add_argument("--dtype", default="tf32", help="that candidates run in: tf32 (default), float32 or float64")
+    parser.add_argument(
+        "--dtype", choices=("tf32", "float32", "float64"), default="tf32", help="that candidates run in (default tf32)"
+    )
     parser.add_argument("--sigma", type=float, default=0.0, help="search under noise of this standard deviation")
     parser.add_argument("--tokens", type=pair, default=(4, 512), help="windows and tokens that candidates run on")
     parser.add_argument("--judged", type=pair, default=(8, 1024), help="windows and tokens that ends are judged on")
