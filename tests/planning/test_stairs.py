@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from heatfhe.errors import ConfigError
 from heatfhe.planning import IterationPrices, preset
 from heatfhe.planning.stairs import Bounds, Token, changed, cheapest, moved, onto_stairs
 from heatfhe.records import Calibration
@@ -60,6 +61,8 @@ def test_a_softmax_moves_by_as_many_and_levels_its_two_counts(by: int) -> None:
     assert abs(found[f"{NAMES[0]}/init"] - found[f"{NAMES[0]}/refine"]) <= 4
     assert moved(counts, NAMES[0], -11, BOUNDS) is None
     assert moved(counts, NAMES[0], 13, BOUNDS) is None
+    with pytest.raises(ConfigError, match=rf"{NAMES[0]}: counts of 8 and 4 cannot change by -11"):
+        changed(counts, {NAMES[0]: -11}, BOUNDS)
     tight: Bounds = {**BOUNDS, f"{NAMES[0]}/init": (8, 8)}
     assert moved(counts, NAMES[0], -3, tight) == counts | {f"{NAMES[0]}/refine": 1}
 

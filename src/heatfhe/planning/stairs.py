@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from heatfhe.errors import ConfigError
 from heatfhe.records import Calibration
 
 WORTH = 0.5  # of a mean bootstrap: what must be saved before anything moves, or moves one iteration further
@@ -37,7 +38,8 @@ def onto_stairs(
 
     No fewer in all: what is taken from one softmax is given to others. ``bounds`` has the least and the largest count
     of every reciprocal; ``tokens`` plans counts. Moving by one more must save WORTH of a mean bootstrap more. Counts
-    that nothing can be saved with are returned as they are.
+    that nothing can be saved with are returned as they are. What is added up are counts: where a softmax makes several
+    passes, one of its second reciprocal's is several iterations.
     """
     counts = calibration.counts()
     now = tokens([counts])[0]
@@ -79,7 +81,11 @@ def changed(counts: Counts, moves: Mapping[str, int], bounds: Bounds | None = No
     """All counts with every softmax's change made, each of which its bounds allow."""
     out = dict(counts)
     for name, by in moves.items():
-        out = moved(out, name, by, bounds) or out
+        made = moved(out, name, by, bounds)
+        if made is None:
+            have = " and ".join(str(out[f"{name}/{part}"]) for part in ("init", "refine"))
+            raise ConfigError(f"{name}: counts of {have} cannot change by {by:+d} within their bounds; move it less")
+        out = made
     return out
 
 

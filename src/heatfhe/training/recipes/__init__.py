@@ -15,7 +15,7 @@ from heatfhe.training.recipe import Phase, Recipe, Solver
 __all__ = ["ABLATIONS", "RECIPES", "ablation", "default_model", "fitting", "gpt2_small", "images", "recipe", "tiny"]
 
 
-STAIRS = 3  # iterations by which a softmax's counts may change in stairs: further, what one loses no other gives back
+STAIRS = 3  # by how many a softmax's counts may change in stairs
 PRICE_SHARE = 0.8  # of the iteration loss in plan-aware; the rest pulls every site, since stairs are passed together
 DEFAULT_SETTLE = 6  # of the argmax: logits 0.0005 apart end at 0.93 and 0.07 instead of 0.51 and 0.49
 REFRESH_NOISE = 1.7e-4  # standard deviation per slot of the paper's bootstrap, on values of its window
