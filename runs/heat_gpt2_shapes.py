@@ -46,7 +46,7 @@ from heatfhe.halting import BackOff, gpu_kernels
 from heatfhe.ranges import calibrate
 from heatfhe.records import Calibration
 from heatfhe.sites import Prepared, prepare
-from heatfhe.training import ablation, recipe, training_memory
+from heatfhe.training import Windows, ablation, recipe, train, training_memory
 from heatfhe.training.captured import CapturedBatch
 from heatfhe.training.loop import configure, make_optimizer
 from heatfhe.training.losses import losses, prior
@@ -62,6 +62,7 @@ SHAPES = {
 BARS = {"time": 1.35, "memory": 1.15}
 WARM_UP = 3
 CALIBRATED = 32  # windows
+SQUEEZED = 8  # windows of a micro-batch of the squeeze
 SAID_EVERY = 20.0  # seconds
 Step = Callable[[], dict[str, float]]
 
@@ -195,6 +196,30 @@ def calibrated(prepared: Prepared, watched: list[torch.Tensor], tolerance: float
         return calibrate(prepared, watched, tolerance, argmax=False)
 
 
+def squeezed(parent: Any, rows: torch.Tensor, args: argparse.Namespace, device: str) -> dict[str, Any]:
+    """The recipe's first phase on the parent itself, at a share of its updates, and the counts before and after."""
+    base = recipe("gpt2-small") if args.context == 1024 else recipe("gpt2-small").adjusted(context=args.context)
+    base = replace(base.scaled(args.squeeze), micro_tokens=SQUEEZED * args.context, odd_share=0.0)
+    prepared = prepare(copy.deepcopy(parent).to(device))
+    watched = [part.to(device) for part in rows[-CALIBRATED:, :-1].split(1)]
+    before = calibrate(prepared, watched, args.tolerance, argmax=False)
+    say("calibrated", **counted(before))
+    found = train(prepared, Windows(rows.numpy()), ablation("squeezed", base), tensorboard=False, argmax=False)
+    weights = prepared.model.state_dict()
+    parent.load_state_dict({name: weights[name] for name in parent.state_dict()})
+    facts = {"updates": found.updates, "seconds": found.seconds, "before": counted(before)}
+    return facts | counted(found.calibration)
+
+
+def counted(found: Calibration) -> dict[str, Any]:
+    """Iterations of a calibration, in all and by family, and how wide the scores are that its softmaxes are fitted to."""
+    counts, fits = found.iterations(), [c.fit for c in found.softmaxes.values()]
+    return {
+        "iterations": counts, "total": sum(counts.values()), "delta_2": sorted({fit.delta_2 for fit in fits}),
+        "score_width": max(fit.width for fit in fits),
+    }  # fmt: skip
+
+
 def compared(parent: Any, rows: torch.Tensor, args: argparse.Namespace, device: str) -> dict[str, Any]:
     """The control's step and HEAT's, each on a fresh copy of the parent, which is not on the GPU meanwhile."""
     parameters, out = sum(p.numel() for p in parent.parameters()), {}
@@ -211,13 +236,7 @@ def compared(parent: Any, rows: torch.Tensor, args: argparse.Namespace, device: 
             watched = [part.to(device) for part in rows[-CALIBRATED:, :-1].split(1)]
             seed = calibrated(prepared, watched, args.tolerance, chosen.delta_2)
             prepared.adopt(seed)
-            counts = seed.iterations()
-            out["calibrated"] = {
-                "iterations": counts, "total": sum(counts.values()), "windows": len(watched),
-                "delta_2": sorted({c.fit.delta_2 for c in seed.softmaxes.values()}),
-                "score_width": max(c.fit.width for c in seed.softmaxes.values()),
-                "seconds": time.monotonic() - began,
-            }  # fmt: skip
+            out["calibrated"] = counted(seed) | {"windows": len(watched), "seconds": time.monotonic() - began}
             say("calibrated", **out["calibrated"])
         asked = replace(chosen, squeeze=replace(chosen.squeeze, updates=0))  # no teacher in these steps
         need = training_memory(prepared.architecture, parameters, asked, gpu=device == "cuda")
@@ -249,6 +268,9 @@ def main() -> None:
         "--plain-seconds", type=float, default=0.0, help="plain training before anything (default none)"
     )
     parser.add_argument("--plain-batch", type=int, default=16, help="windows of a plain update (default 16)")
+    parser.add_argument(
+        "--squeeze", type=float, default=0.0, metavar="SHARE", help="then the recipe's squeeze, at a share of its updates"
+    )
     parser.add_argument("--save", type=Path, help="write the plainly trained weights here, and stop")
     parser.add_argument("--checkpoint", type=Path, help="write the plainly trained model to this folder, and go on")
     parser.add_argument("--load", type=Path, help="start from weights written so")
@@ -276,6 +298,9 @@ def main() -> None:
     if args.plain_seconds:
         out["plain"] = trained_plainly(parent, rows, args, device)
         say("plain", **out["plain"])
+    if args.squeeze:
+        out["squeezed"] = squeezed(parent, rows, args, device)
+        say("squeezed", **out["squeezed"])
     if args.save is not None:
         torch.save(parent.state_dict(), args.save)
         return
