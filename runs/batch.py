@@ -2,11 +2,13 @@
 """Many runs on one machine that is only borrowed: several at a time, in the order of a table, until the seconds end.
 
     python runs/batch.py runs/h200.toml --out OUT --given checkpoint=DIR train=TRAIN.npy heldout=HELDOUT.npy
-        [--seconds 560] [--lanes 4] [--memory 130] [--only medium,atlas-0] [--pack KEPT] [--unpack KEPT]
+        [--seconds 560] [--lanes 4] [--memory 130] [--only medium,atlas-0] [--pack KEPT] [--unpack KEPT] [--detach]
+    python runs/batch.py --watch 500 --out OUT
     python runs/batch.py runs/h200.toml --list
 
 A job of the table has a ``command``, the ``seconds`` it takes, and perhaps: ``after``, jobs that must have ended well
-before; ``memory``, in GiB; ``alone = true``, since its figures are times; ``pieces = true``, since it stops by its own
+before; ``memory``, in GiB; ``alone = true``, since its figures are times; ``last = true``, since others would have to
+make room for it in the middle: its seconds are kept free at the end; ``pieces = true``, since it stops by its own
 --seconds and goes on when called again; ``makes``, the file that says it is finished and that jobs after it read;
 ``keep``, what is worth taking along. A row with ``each = [0, 1, 2]`` is three jobs NAME-0, NAME-1 and NAME-2, with {n}
 for the number. Commands may name {python}, {folder} (OUT), {seconds} (that are left) and anything given by --given.
@@ -18,6 +20,11 @@ With --pack, the log and everything to keep of a job are in KEPT/NAME.tar.xz fro
 that is taken away takes along only what was running; --unpack puts them back on the next one, where the same command
 then goes on. A finished job is run again only where a job after it still needs what it made and that was too large to
 keep. The last lines say what became of every job.
+
+--detach leaves the batch running in the background, in a session of its own, and says so at once; its lines are in
+OUT/batch.log, and kill -INT its number, in OUT/batch.pid, stops it. --watch waits until it has ended, or so many
+seconds, and shows these lines and the last one of every job's log. So a machine that is given back when nobody asks for
+anything is never left alone, and a command that is cut off takes nothing with it.
 """
 
 from __future__ import annotations
@@ -43,6 +50,8 @@ MARGIN = 5.0  # seconds by which a job in pieces stops before the others are int
 LEAST = 30.0  # seconds that are worth beginning another piece for
 LIMIT = 16 << 20  # bytes of one file that many borrowed machines give back
 FINISHED, LOG = "finished", "log.txt"
+LINES, NUMBER, ENDED = "batch.log", "batch.pid", "batch: ended"  # of one in the background
+SHOWN = 30  # of its lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,7 @@ class Job:
     memory: float = 0.0
     after: tuple[str, ...] = ()
     alone: bool = False
+    last: bool = False
     pieces: bool = False
     makes: str = ""
     keep: tuple[str, ...] = ()
@@ -100,6 +110,7 @@ class Batch:
     running: dict[str, tuple[subprocess.Popen[bytes], float]] = field(default_factory=dict)
     became: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
+    closing: bool = False  # only what comes last is left
 
     def words(self, job: Job, seconds: float) -> list[str]:
         """The command as it is started."""
@@ -123,6 +134,8 @@ class Batch:
         """The first job that may begin now. One that waits to be alone holds back those below it."""
         for job in self.jobs.values():
             if job.name in self.running or job.name in self.became or self.finished(job):
+                continue
+            if job.last != self.closing:
                 continue
             left = self.end - time.time()
             if left < (LEAST + MARGIN if job.pieces else job.seconds):
@@ -173,18 +186,28 @@ class Batch:
                 say("".join(f"  | {line}\n" for line in (place / LOG).read_text(errors="replace").splitlines()[-12:]))
 
     def run(self) -> None:
-        """Begin what can be begun until nothing is left to wait for, or the time is up."""
-        try:
-            while time.time() < self.end:
-                self.reap()
-                if (job := self.next()) is not None:
-                    self.begin(job)
-                elif self.running:
-                    time.sleep(0.2)
-                else:
-                    break
-        finally:
-            self.stop()
+        """Begin what can be begun until nothing is left to wait for, or the time is up; then what comes last."""
+        last = [job for job in self.jobs.values() if job.last and not self.finished(job)]
+        end = self.end
+        if last:
+            self.end -= sum(job.seconds for job in last) + ENDING
+        for self.closing in (False, True):
+            try:
+                self.run_until_end()
+            finally:
+                self.stop()
+            self.end = end
+
+    def run_until_end(self) -> None:
+        """Begin jobs of this part of the batch and wait for them, until its time is up."""
+        while time.time() < self.end:
+            self.reap()
+            if (job := self.next()) is not None:
+                self.begin(job)
+            elif self.running:
+                time.sleep(0.2)
+            else:
+                break
 
     def stop(self) -> None:
         """Interrupt what still runs, as Ctrl-C would; what does not end by itself is ended."""
@@ -232,9 +255,48 @@ def say(words: str) -> None:
     print(words, flush=True)
 
 
+def detach(words: Sequence[str], out: Path) -> None:
+    """Start this batch in a session of its own, where it outlives the command that began it."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LINES).open("wb") as lines:
+        process = subprocess.Popen(
+            [sys.executable, __file__, *words], stdin=subprocess.DEVNULL, stdout=lines, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    (out / NUMBER).write_text(f"{process.pid}\n")
+    say(f"batch: {process.pid} runs on; its lines are in {out / LINES}")
+
+
+def watch(out: Path, seconds: float) -> int:
+    """Wait until a batch in the background has ended, or so many seconds, and show how far it and its jobs are."""
+    if not (out / LINES).exists():
+        raise SystemExit(f"{out}: no batch was started there with --detach")
+    end, number = time.time() + seconds, int((out / NUMBER).read_text())
+    while not (ended := (out / LINES).read_text(errors="replace").rstrip().endswith(ENDED)) and time.time() < end:
+        if not alive(number):
+            break
+        time.sleep(0.5)
+    say("\n".join((out / LINES).read_text(errors="replace").splitlines()[-SHOWN:]))
+    if not ended and not alive(number):
+        say(f"batch: {number} is gone without a last word: start it again, it goes on")
+    for path in sorted(out.glob(f"*/{LOG}")):
+        words = path.read_text(errors="replace").replace("\r", "\n").split("\n")
+        say(f"  {path.parent.name}: {next((w for w in reversed(words) if w.strip()), '')[:300]}")
+    return 0 if ended else 3
+
+
+def alive(number: int) -> bool:
+    """Whether a process of that number exists."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path)
+    parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, help="folder of the runs")
     parser.add_argument("--given", nargs="*", default=[], metavar="NAME=VALUE", help="what commands name")
     parser.add_argument("--seconds", type=float, default=560.0, help="for all of it (default 560)")
@@ -244,11 +306,22 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--pack", type=Path, help="folder for archives of what is to be kept")
     parser.add_argument("--unpack", type=Path, help="folder of such archives, of another machine")
     parser.add_argument("--list", action="store_true", help="show the table and end")
+    parser.add_argument("--detach", action="store_true", help="run in the background, and end at once")
+    parser.add_argument(
+        "--watch", type=float, metavar="SECONDS", help="wait so long at most for a batch in the background, and show it"
+    )
     args = parser.parse_args(given)
+    if args.watch is not None:
+        if args.out is None:
+            parser.error("give --out, the folder of the batch to watch")
+        return watch(args.out, args.watch)
+    if args.table is None:
+        parser.error("give a table, such as runs/h200.toml")
     end, jobs = time.time() + args.seconds, read_jobs(args.table)
     if args.list:
         for job in jobs.values():
-            marks = " alone" * job.alone + " pieces" * job.pieces + f" after {', '.join(job.after)}" * bool(job.after)
+            marks = " alone" * job.alone + " last" * job.last + " pieces" * job.pieces
+            marks += f" after {', '.join(job.after)}" * bool(job.after)
             say(f"{job.name}: {job.seconds:.0f} s{marks}\n    {job.command}")
         return 0
     if args.out is None:
@@ -265,12 +338,16 @@ def main(given: Sequence[str] | None = None) -> int:
     batch = Batch(jobs, args.out.resolve(), values, end, args.lanes, args.memory, args.pack)
     for job in jobs.values():
         batch.words(job, 0.0)  # what is not given is said now
+    if args.detach:
+        words = sys.argv[1:] if given is None else given
+        detach([word for word in words if word != "--detach"], args.out)
+        return 0
     heeding()
     try:
         batch.run()
     except KeyboardInterrupt:
         say("stopped: the same command goes on")
-    say("\n".join(batch.said()))
+    say("\n".join([*batch.said(), ENDED]))
     return int(any("failed" in word for word in batch.became.values()))
 
 

@@ -139,18 +139,18 @@ def stress_stage(args: argparse.Namespace) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     prepared.to(device)
     shape = prepared.architecture.shape
-    held = text_rows(str(args.heldout), np.load(args.heldout), shape.context, 10**6)
-    hard = hard_of_prepared(prepared)
-    kinds = (*KINDS, HARD)
-    rows = stress_rows(held, shape.vocabulary, shape.context, args.windows, seed=args.seed, kinds=kinds, hard=hard)
-    texts = {path.stem: text_rows(str(path), np.load(path), shape.context, args.windows) for path in args.texts}
-    journal.write("hard tokens", count=len(hard.tokens), worst=hard.tokens[np.argsort(-hard.weights)[:16]].tolist())
     for path in (args.heldout, *args.texts):
         parts = cut(np.load(path).astype(np.int64), shape.context).rows
         loss = window_losses(prepared, torch.from_numpy(parts).to(device), args.batch)
         fine = loss[loss.isfinite()]
         facts = {"windows": len(loss), "diverged": len(loss) - len(fine), "perplexity": math.exp(fine.mean())}
         journal.write("text", text=path.stem, **facts)
+    held = text_rows(str(args.heldout), np.load(args.heldout), shape.context, 10**6)
+    hard = hard_of_prepared(prepared)
+    kinds = (*KINDS, HARD)
+    rows = stress_rows(held, shape.vocabulary, shape.context, args.windows, seed=args.seed, kinds=kinds, hard=hard)
+    texts = {path.stem: text_rows(str(path), np.load(path), shape.context, args.windows) for path in args.texts}
+    journal.write("hard tokens", count=len(hard.tokens), worst=hard.tokens[np.argsort(-hard.weights)[:16]].tolist())
     for kind, part in {args.heldout.stem: held, **rows, **texts}.items():
         began = time.perf_counter()
         found = stress_prepared(prepared, {kind: part}, batch=args.batch)[0]

@@ -212,7 +212,7 @@ def squeezed(parent: Any, rows: torch.Tensor, args: argparse.Namespace, device: 
 
 
 def counted(found: Calibration) -> dict[str, Any]:
-    """Iterations of a calibration, in all and by family, and how wide the scores are that its softmaxes are fitted to."""
+    """Iterations of a calibration, in all and by family, and the widest scores that a softmax of it is fitted to."""
     counts, fits = found.iterations(), [c.fit for c in found.softmaxes.values()]
     return {
         "iterations": counts, "total": sum(counts.values()), "delta_2": sorted({fit.delta_2 for fit in fits}),
@@ -269,7 +269,7 @@ def main() -> None:
     )
     parser.add_argument("--plain-batch", type=int, default=16, help="windows of a plain update (default 16)")
     parser.add_argument(
-        "--squeeze", type=float, default=0.0, metavar="SHARE", help="then the recipe's squeeze, at a share of its updates"
+        "--squeeze", type=float, default=0.0, metavar="SHARE", help="then the squeeze at a share of its updates"
     )
     parser.add_argument("--save", type=Path, help="write the plainly trained weights here, and stop")
     parser.add_argument("--checkpoint", type=Path, help="write the plainly trained model to this folder, and go on")

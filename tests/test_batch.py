@@ -51,8 +51,8 @@ seconds = 1e6
 """
 
 
-def batch(table: Path, *options: str, code: int = 0) -> str:
-    command = [sys.executable, str(ROOT / "runs" / "batch.py"), str(table), *options]
+def batch(table: Path | None, *options: str, code: int = 0) -> str:
+    command = [sys.executable, str(ROOT / "runs" / "batch.py"), *([] if table is None else [str(table)]), *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
@@ -80,7 +80,7 @@ def test_order_lanes_what_is_kept_and_what_another_machine_still_does(tmp_path: 
     assert spans["first"][1] <= min(spans["wide-0"][0], spans["wide-1"][0])
     assert any("broken: failed (1)" in line for line in said)
     assert any("no bread" in line for line in said), "the end of a failed job's log is shown"
-    assert said[-2:] == ["blocked: waits for broken", "long: left out: takes 1000000 s"]
+    assert said[-3:] == ["blocked: waits for broken", "long: left out: takes 1000000 s", "batch: ended"]
     with tarfile.open(kept / "first.tar.xz") as tar:
         assert tar.getnames() == ["first/finished", "first/log.txt", "first/span"]
 
@@ -103,6 +103,32 @@ def test_jobs_wait_for_memory(tmp_path: Path, table: Path) -> None:
     spans = sorted(span(tmp_path / "out", name) for name in sizes)
     assert spans[0][1] <= spans[1][0]
     assert spans[1][1] <= spans[2][0]
+
+
+def test_what_comes_last_has_its_seconds_kept_free(tmp_path: Path) -> None:
+    """A job without an end of its own is interrupted in time for the one that comes last, above it in the table."""
+    table, out = tmp_path / "jobs.toml", tmp_path / "out"
+    (tmp_path / "span.py").write_text(SPAN)
+    (tmp_path / "long.py").write_text("import time\ntry:\n    time.sleep(900)\nexcept KeyboardInterrupt:\n    pass\n")
+    table.write_text(
+        f'[late]\ncommand = "{{python}} {tmp_path}/span.py {{folder}}/late/span"\nseconds = 45\nlast = true\n'
+        f'[long]\ncommand = "{{python}} {tmp_path}/long.py"\nseconds = 1\n'
+    )
+    began = time.time()
+    assert "late: finished after" in batch(table, "--out", str(out), "--seconds", "60")
+    assert span(out, "late")[0] >= began + 60 - 45 - 12
+
+
+def test_a_batch_in_the_background_is_watched_and_says_when_it_has_ended(tmp_path: Path, table: Path) -> None:
+    out = tmp_path / "out"
+    assert "no batch was started there" in batch(None, "--watch", "1", "--out", str(out), code=1)
+    batch(table, "--out", str(out), "--only", "wide-0", "--given", "what=x", "--detach")
+    said = batch(None, "--watch", "900", "--out", str(out))
+    assert "wide-0: finished after" in said
+    assert "batch: ended" in said
+    assert "  wide-0: $ " in said, "the last line of its log"
+    (out / "batch.log").write_text("first: begun\n")
+    assert "gone without a last word" in batch(None, "--watch", "900", "--out", str(out), code=3)
 
 
 def test_what_was_too_large_to_keep_is_made_again_where_a_job_needs_it(tmp_path: Path, table: Path) -> None:

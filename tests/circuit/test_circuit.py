@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -141,3 +142,14 @@ def test_a_row_that_vanishes_is_said(
     said = [record.getMessage() for record in caplog.records]
     assert [words.split(":")[0] for words in said] == ["token 2", "token 4"]
     assert "weak copy of the word" in said[0]
+
+
+@pytest.mark.parametrize("piece", [1, 100, 1 << 20])
+def test_activations_in_pieces_change_no_bit(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a row, of several with some left over, and everything at once; two axes in front and none."""
+    circuit = tiny_circuit(tolerance=1e-4)
+    tokens = np.random.default_rng(0).integers(0, circuit.shape.vocabulary, (3, circuit.room))
+    expected, alone = circuit.run(tokens), circuit.run(tokens[0])
+    monkeypatch.setattr(sys.modules["heatfhe.circuit.forward"], "PIECE", piece)
+    assert np.array_equal(circuit.run(tokens), expected)
+    assert np.array_equal(circuit.run(tokens[0]), alone)

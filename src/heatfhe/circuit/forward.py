@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from heatfhe.circuit.circuit import Circuit
     from heatfhe.stages import Grid
 
+PIECE = 1 << 16  # numbers of a wide value that a core's cache holds beside a polynomial's others
 Rows = NDArray[np.float64]
 # Sees (and may replace) named values on the way: a norm's z, a softmax's scores and sums, an activation's input.
 Tap = Callable[[str, Rows], Rows]
@@ -82,7 +84,8 @@ def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, exact
             out = _attention(circuit, stage, [values[v] for v in stage.inputs], cache, start, tap, exact)
         elif isinstance(stage, Activation):
             fit, given = circuit.calibration.activations[stage.name].fit, tap(f"{stage.name}/in", values[stage.reads])
-            out = np.asarray(exact_activation(stage.function)(given) if exact else activation(given / fit.bound, fit))
+            function = exact_activation(stage.function) if exact else partial(activation, fit=fit)
+            out = _in_pieces(function, given if exact else given / fit.bound)
         elif isinstance(stage, Gate):
             out = values[stage.reads] * values[stage.by]
         elif isinstance(stage, Residual):
@@ -95,6 +98,16 @@ def forward(circuit: Circuit, x: Rows, cache: Cache, *, tap: Tap = no_tap, exact
         values[stage.writes] = last = tap(stage.writes, out)
     cache.length = start + x.shape[-2]
     return last
+
+
+def _in_pieces(function: Callable[[Any], Any], x: Rows) -> Rows:
+    """An elementwise function of rows (..., n), some at a time: no bit differs, and values between its operations stay
+    in a core's cache."""
+    flat = x.reshape(-1, x.shape[-1])
+    each, out = max(1, PIECE // x.shape[-1]), np.empty_like(flat)
+    for top in range(0, len(flat), each):
+        out[top : top + each] = function(flat[top : top + each])
+    return out.reshape(x.shape)
 
 
 def one_hot(circuit: Circuit, logits: Rows) -> Rows:

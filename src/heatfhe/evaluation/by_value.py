@@ -124,9 +124,9 @@ def drift_by_value(
         raise ConfigError("noise needs at least one seed, of at least 0")
     values = refreshed_values(plan, circuit.calibration)
     chosen = [v for v in values if v.number in chosen_values(values, only)]
-    clear, largest = clear_logits(plan, circuit, windows)
+    clear, largest = clear_logits(plan, circuit, windows, reporter)
     kept = _Kept(folder, circuit.name, [plan.digest, _sha(windows), _probe(noise), list(seeds)])
-    engine = checked_engine(plan, circuit, windows[:, :-1], clear, largest, device)
+    engine = checked_engine(plan, circuit, windows[:, :-1], clear, largest, device, reporter)
     work = _Work(plan, circuit, engine, windows, clear, largest, len(values))
 
     def rows_of(numbers: Sequence[int]) -> tuple[Chosen, ...]:

@@ -95,9 +95,9 @@ def drift(
         sigma = noise.sigma
     if not seeds:
         raise ConfigError("noise needs at least one seed")
-    clear, largest = clear_logits(plan, circuit, windows)
+    clear, largest = clear_logits(plan, circuit, windows, reporter)
     tokens, targets = windows[:, :-1], windows[:, 1:]
-    engine = checked_engine(plan, circuit, tokens, clear, largest, device)
+    engine = checked_engine(plan, circuit, tokens, clear, largest, device, reporter)
     values = refreshed_values(plan, circuit.calibration)
     chosen = chosen_values(values, only)
     steps = {v.step for v in values if v.number in chosen}
@@ -127,37 +127,58 @@ def drift(
     )
 
 
-def clear_logits(plan: Plan, circuit: Circuit, windows: Tokens) -> tuple[Logits, float]:
+def clear_logits(plan: Plan, circuit: Circuit, windows: Tokens, reporter: Reporter = SILENT) -> tuple[Logits, float]:
     """The circuit's own logits (W, P, V) of windows (W, P + 1) that fit the plan, and the largest of calibration."""
     if windows.ndim != 2 or windows.shape[1] < 2:
         raise ConfigError(f"windows are (count, positions + 1) token ids, got {windows.shape}")
     tokens = windows[:, :-1]
     if tokens.shape[1] > plan.context:
         raise ConfigError(f"windows of {tokens.shape[1]} positions do not fit the plan's cache of {plan.context}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        clear = np.concatenate([circuit.run(tokens[i : i + BATCH]) for i in range(0, len(tokens), BATCH)])
+    parts = [tokens[i : i + BATCH] for i in range(0, len(tokens), BATCH)]
+    rows = []
+    reporter.start("clear logits", len(parts))
+    for part in parts:
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows.append(circuit.run(part))
+        reporter.advance("clear logits")
+    reporter.done("clear logits")
+    clear = np.concatenate(rows)
     return clear, circuit.calibration.magnitudes.get("logits", float(np.abs(clear).max()))
 
 
 def checked_engine(
-    plan: Plan, circuit: Circuit, tokens: Tokens, clear: Logits, largest: float, device: str
+    plan: Plan,
+    circuit: Circuit,
+    tokens: Tokens,
+    clear: Logits,
+    largest: float,
+    device: str,
+    reporter: Reporter = SILENT,
 ) -> ClearEngine:
     """An engine to be made noisy, after the plan was checked on it, on windows whose logits are sound in the clear."""
     engine = ClearEngine(plan.params, lenient=True, device=device, rng=np.random.default_rng(0))
     sound = np.flatnonzero(~diverged(clear, largest).any(axis=1))[:CHECKED]
     if len(sound):
-        check_plan(plan, circuit, engine, tokens[sound], clear[sound])
+        check_plan(plan, circuit, engine, tokens[sound], clear[sound], reporter)
     engine.strict = False
     return engine
 
 
-def check_plan(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens, clear: Logits) -> None:
+def check_plan(
+    plan: Plan,
+    circuit: Circuit,
+    engine: ClearEngine,
+    tokens: Tokens,
+    clear: Logits,
+    reporter: Reporter = SILENT,
+) -> None:
     """Refuse a plan that does something an encrypted run cannot, or that differs from the circuit without any noise.
 
     ``engine`` is strict, without noise, and lenient: a text that leaves what calibration saw says nothing about the
     plan. ``clear`` are the circuit's logits of the tokens (W, P), and finite.
     """
     size = float(np.abs(clear).max())
+    reporter.start("check of the plan", tokens.shape[1])
     try:
         for position, (row,) in enumerate(_logits(plan, circuit, engine, tokens)):
             error = np.abs(row - clear[:, position])
@@ -168,8 +189,10 @@ def check_plan(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens
                     f"{position} of window {window} is {row[window, word]:.9g}, circuit.run gives "
                     f"{clear[window, position, word]:.9g}; noise would be blamed for it: plan again"
                 )
+            reporter.advance("check of the plan", position=position)
     except EngineError as err:
         raise PlanError(f"{circuit.name} on {plan.params.name} cannot run encrypted even without noise: {err}") from err
+    reporter.done("check of the plan")
 
 
 def _logits(plan: Plan, circuit: Circuit, engine: ClearEngine, tokens: Tokens) -> Iterator[Logits]:
