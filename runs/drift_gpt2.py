@@ -2,7 +2,8 @@
 """Noise at every bootstrap of a GPT-2's plan, then in one refreshed value at a time, by the clear engine on a GPU.
 
     python runs/drift_gpt2.py heat=OUT/circuit calibrated=CHECKPOINT:calibration.json --heldout TOKENS.npy --out OUT \\
-        [--windows 64 --positions 128 --seeds 3] [--by-value 2,32] [--params paper-16] [--device cuda] [--seconds 560]
+        [--windows 64 --positions 128 --seeds 3] [--by-value 2,32] [--params paper-16] [--precision 5] [--device cuda]
+        [--seconds 560]
 
 A circuit is a folder (or ``default``), or a Hugging Face checkpoint and a calibration of it. Every circuit first gets
 its row of the table: all windows under every seed's noise, KL, top-1, collapsed windows, perplexity. Then, with
@@ -88,6 +89,7 @@ def main() -> int:
     parser.add_argument("--heldout", type=Path, required=True, help="token ids, one-dimensional")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", default="paper-16")
+    parser.add_argument("--precision", type=float, help="bits a refresh should keep, as in heat plan (default: none)")
     parser.add_argument("--windows", type=int, default=64)
     parser.add_argument("--positions", type=int, default=128)
     parser.add_argument("--seeds", type=int, default=3)
@@ -105,12 +107,15 @@ def main() -> int:
     for kind, (count, positions), given in todo:
         name, _, source = given.partition("=")
         mark = {"circuit": name, "noise": kind, "windows": count, "positions": positions, "seeds": args.seeds}
-        if any(line.items() >= mark.items() for line in ended):
+        mark |= {} if args.precision is None else {"precision": args.precision}
+        if any(line.items() >= mark.items() and line.get("precision") == args.precision for line in ended):
             continue
         began, circuit = time.time(), load(source)
         used = np.asarray(stream[: count * (positions + 1)], dtype=np.int64)
         windows = used.reshape(count, positions + 1)
-        made = plan(circuit, preset(args.params), programs=(ProgramName.LOGITS,), context=positions)
+        made = plan(
+            circuit, preset(args.params), programs=(ProgramName.LOGITS,), context=positions, precision=args.precision
+        )
         options = {"seeds": range(args.seeds), "device": args.device, "reporter": clock}
         try:
             if kind == "all":

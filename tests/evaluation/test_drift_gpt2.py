@@ -17,7 +17,7 @@ from tests.tiny import tiny_circuit
 ROOT = Path(__file__).parents[2]
 
 
-def go(circuit: Path, out: Path, seconds: str) -> list[dict[str, Any]]:
+def go(circuit: Path, out: Path, seconds: str, *options: str) -> list[dict[str, Any]]:
     words = [str(ROOT / "runs" / "drift_gpt2.py"), f"tiny={circuit}", "--heldout", str(circuit.parent / "text.npy")]
     sizes = [
         "--windows",
@@ -31,7 +31,7 @@ def go(circuit: Path, out: Path, seconds: str) -> list[dict[str, Any]]:
         "--params",
         "insecure-openfhe-11",
     ]
-    more = ["--out", str(out), "--device", "cpu", "--seconds", seconds]
+    more = ["--out", str(out), "--device", "cpu", "--seconds", seconds, *options]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     ended = subprocess.run([sys.executable, *words, *sizes, *more], env=env, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in ended.stdout.splitlines()]
@@ -51,3 +51,6 @@ def test_rows_are_made_in_pieces_and_kept(tmp_path: Path) -> None:
     assert by_value["amplifies_most"] == by_value["first"][0][1]
     assert abs(sum(by_value["by_operator"].values()) - 1.0) < 1e-9
     assert go(circuit, out, "600") == []
+    precise = go(circuit, out, "600", "--precision", "5")
+    assert [row["precision"] for row in precise] == [5.0, 5.0]
+    assert go(circuit, out, "600") == go(circuit, out, "600", "--precision", "5") == []
