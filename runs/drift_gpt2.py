@@ -2,12 +2,13 @@
 """Noise at every bootstrap of a GPT-2's plan, then in one refreshed value at a time, by the clear engine on a GPU.
 
     python runs/drift_gpt2.py heat=OUT/circuit calibrated=CHECKPOINT:calibration.json --heldout TOKENS.npy --out OUT \\
-        [--windows 64 --positions 128 --seeds 3] [--by-value 2,32] [--params paper-16] [--precision 5] [--device cuda]
-        [--seconds 560]
+        [--windows 64 --positions 128 --seeds 3] [--by-value 2,32] [--params paper-16] [--precision none,5]
+        [--device cuda] [--seconds 560]
 
 A circuit is a folder (or ``default``), or a Hugging Face checkpoint and a calibration of it. Every circuit first gets
-its row of the table: all windows under every seed's noise, KL, top-1, collapsed windows, perplexity. Then, with
---by-value WINDOWS,POSITIONS, every refreshed value is made noisy alone and the one that amplifies most is named. One
+its rows of the table, one for each --precision of its plan: all windows under every seed's noise, KL, top-1, collapsed
+windows, perplexity. Then, with --by-value WINDOWS,POSITIONS, every refreshed value of the first of these plans is made
+noisy alone and the one that amplifies most is named. One
 JSON line is printed, and kept in OUT/drift.jsonl, for everything that ends; it is not done again. When the seconds
 given are used up, it stops: the same command goes on there, by-value runs where they were. OUT/drift.json is written
 when nothing is left to do.
@@ -83,13 +84,21 @@ def value_row(
     }  # fmt: skip
 
 
+def precisions(text: str) -> tuple[float | None, ...]:
+    """Bits of an option, none for no precision."""
+    return tuple(None if part == "none" else float(part) for part in text.split(","))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("circuits", nargs="+", metavar="NAME=CIRCUIT")
     parser.add_argument("--heldout", type=Path, required=True, help="token ids, one-dimensional")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--params", default="paper-16")
-    parser.add_argument("--precision", type=float, help="bits a refresh should keep, as in heat plan (default: none)")
+    parser.add_argument(
+        "--precision", type=precisions, default=(None,), metavar="BITS",
+        help="bits a refresh should keep, as in heat plan, or several with commas (default none)",
+    )  # fmt: skip
     parser.add_argument("--windows", type=int, default=64)
     parser.add_argument("--positions", type=int, default=128)
     parser.add_argument("--seeds", type=int, default=3)
@@ -102,19 +111,20 @@ def main() -> int:
     journal = args.out / "drift.jsonl"
     ended = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     stream = np.load(args.heldout)
-    sizes = [("all", (args.windows, args.positions)), *([("by value", args.by_value)] if args.by_value else [])]
-    todo = [(kind, size, name) for kind, size in sizes for name in args.circuits]
-    for kind, (count, positions), given in todo:
+    sizes = [("all", (args.windows, args.positions), bits) for bits in args.precision]
+    sizes += [("by value", args.by_value, args.precision[0])] if args.by_value else []
+    todo = [(*size, name) for size in sizes for name in args.circuits]
+    for kind, (count, positions), bits, given in todo:
         name, _, source = given.partition("=")
         mark = {"circuit": name, "noise": kind, "windows": count, "positions": positions, "seeds": args.seeds}
-        mark |= {} if args.precision is None else {"precision": args.precision}
-        if any(line.items() >= mark.items() and line.get("precision") == args.precision for line in ended):
+        mark |= {} if bits is None else {"precision": bits}
+        if any(line.items() >= mark.items() and line.get("precision") == bits for line in ended):
             continue
         began, circuit = time.time(), load(source)
         used = np.asarray(stream[: count * (positions + 1)], dtype=np.int64)
         windows = used.reshape(count, positions + 1)
         made = plan(
-            circuit, preset(args.params), programs=(ProgramName.LOGITS,), context=positions, precision=args.precision
+            circuit, preset(args.params), programs=(ProgramName.LOGITS,), context=positions, precision=bits
         )
         options = {"seeds": range(args.seeds), "device": args.device, "reporter": clock}
         try:

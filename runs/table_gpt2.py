@@ -4,9 +4,10 @@
     python runs/table_gpt2.py OUT [--json TABLE.json]
 
 Rows are circuits, the mean over training or search seeds with the least and the largest behind it. Iterations,
-bootstraps, seconds and everything under noise are from OUT/noise-*/drift.json (runs/drift_gpt2.py: short windows, the
-set named there); perplexity of whole windows is what runs/search_gpt2_wiki.py and the stage ``stress`` of
-runs/encrypted_gpt2.py found on held-out text. What is not there yet is a dash.
+bootstraps, seconds and everything under noise are from OUT/noise-*/drift.jsonl (runs/drift_gpt2.py: short windows, the
+set named there, plans with a precision as rows of their own); perplexity of whole windows is what
+runs/search_gpt2_wiki.py and the stage ``stress`` of runs/encrypted_gpt2.py found on held-out text. What is not there
+yet is a dash.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def whole_windows(out: Path) -> dict[str, float]:
 def rows_of(out: Path) -> list[Row]:
     """A row for every circuit that was run under noise on more than a trial's windows."""
     whole, rows = whole_windows(out), []
-    for path in sorted(out.glob("noise-*/drift.json")):
-        for row in json.loads(path.read_text()):
+    for path in sorted(out.glob("noise-*/drift.jsonl")):
+        for row in lines(path):
             if row["noise"] == "all":
                 rows.append(row | ({"whole": whole[row["circuit"]]} if row["circuit"] in whole else {}))
     return rows
@@ -82,7 +83,8 @@ def main() -> None:
     args = parser.parse_args()
     groups: dict[str, list[Row]] = {}
     for row in (rows := rows_of(args.out)):
-        groups.setdefault(re.sub(r"-\d+$", "", row["circuit"]), []).append(row)
+        kind, bits = re.sub(r"-\d+$", "", row["circuit"]), row.get("precision")
+        groups.setdefault(kind if bits is None else f"{kind}, {bits:g} bits", []).append(row)
     print(f"| circuit | {' | '.join(COLUMNS)} | collapsed |\n{'|---' * (len(COLUMNS) + 2)}|")
     for name, group in groups.items():
         collapsed = [sum(int(r["collapsed"].split("/")[k]) for r in group) for k in (0, 1)]

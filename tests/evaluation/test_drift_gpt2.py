@@ -51,6 +51,6 @@ def test_rows_are_made_in_pieces_and_kept(tmp_path: Path) -> None:
     assert by_value["amplifies_most"] == by_value["first"][0][1]
     assert abs(sum(by_value["by_operator"].values()) - 1.0) < 1e-9
     assert go(circuit, out, "600") == []
-    precise = go(circuit, out, "600", "--precision", "5")
-    assert [row["precision"] for row in precise] == [5.0, 5.0]
-    assert go(circuit, out, "600") == go(circuit, out, "600", "--precision", "5") == []
+    (precise,) = go(circuit, out, "600", "--precision", "none,5")
+    assert (precise["precision"], precise["noise"]) == (5.0, "all")
+    assert go(circuit, out, "600") == go(circuit, out, "600", "--precision", "none,5") == []

@@ -22,7 +22,9 @@ def drifted(out: Path, circuit: str, refine: int, collapsed: int) -> None:
     }  # fmt: skip
     place = out / f"noise-{circuit}"
     place.mkdir(parents=True)
-    (place / "drift.json").write_text(json.dumps([facts, {"circuit": circuit, "noise": "by value"}]))
+    precise = facts | {"bootstraps": 32, "precision": 5.0, "collapsed": "0/192"}
+    rows = [facts, precise, {"circuit": circuit, "noise": "by value"}]
+    (place / "drift.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
 def test_seeds_become_a_row_and_what_is_missing_a_dash(tmp_path: Path) -> None:
@@ -39,7 +41,9 @@ def test_seeds_become_a_row_and_what_is_missing_a_dash(tmp_path: Path) -> None:
     ended = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
     assert ended[2] == "| calibrated (1) | 89 | 9 | 0 | 20 | 60 | 30 | 1.5 | - | 31 | 31.5 | 99.5 | 192/192 |"
     heat = "| heat (2) | 50 (49 to 51) | 9 | 0 | 20 | 21 (20 to 22) | 30 | 1.5 | 35 | 31 | 31.5 | 99.5 | 1/384 |"
-    assert ended[3] == heat
-    assert ended[4] == "control-0: perplexity 34.9 of whole windows, as deployed"
+    assert ended[3] == "| calibrated, 5 bits (1) | 89 | 9 | 0 | 20 | 60 | 32 | 1.5 | - | 31 | 31.5 | 99.5 | 0/192 |"
+    assert ended[4] == heat
+    assert ended[5].startswith("| heat, 5 bits (2) | 50 (49 to 51) |")
+    assert ended[6] == "control-0: perplexity 34.9 of whole windows, as deployed"
     rows = json.loads((tmp_path / "t.json").read_text())
-    assert [row["circuit"] for row in rows] == ["calibrated", "heat-0", "heat-1"]
+    assert [row["circuit"] for row in rows][::2] == ["calibrated", "heat-0", "heat-1"]
