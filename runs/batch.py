@@ -23,8 +23,8 @@ keep. The last lines say what became of every job.
 
 --detach leaves the batch running in the background, in a session of its own, and says so at once; its lines are in
 OUT/batch.log, and kill -INT its number, in OUT/batch.pid, stops it. --watch waits until it has ended, or so many
-seconds, and shows these lines and the last one of every job's log. So a machine that is given back when nobody asks for
-anything is never left alone, and a command that is cut off takes nothing with it.
+seconds, shows these lines and the last one of every job's log, and exits with 3 if it has not ended. So a machine that
+is given back when nobody asks for anything is never left alone, and a command that is cut off takes nothing with it.
 """
 
 from __future__ import annotations
@@ -257,6 +257,8 @@ def say(words: str) -> None:
 
 def detach(words: Sequence[str], out: Path) -> None:
     """Start this batch in a session of its own, where it outlives the command that began it."""
+    if (out / NUMBER).exists() and alive(number := int((out / NUMBER).read_text())) and not has_ended(out):
+        raise SystemExit(f"{out}: batch {number} still runs there; watch it, or stop it by kill -INT {number}")
     out.mkdir(parents=True, exist_ok=True)
     with (out / LINES).open("wb") as lines:
         process = subprocess.Popen(
@@ -272,9 +274,7 @@ def watch(out: Path, seconds: float) -> int:
     if not (out / LINES).exists():
         raise SystemExit(f"{out}: no batch was started there with --detach")
     end, number = time.time() + seconds, int((out / NUMBER).read_text())
-    while not (ended := (out / LINES).read_text(errors="replace").rstrip().endswith(ENDED)) and time.time() < end:
-        if not alive(number):
-            break
+    while not (ended := has_ended(out)) and time.time() < end and alive(number):
         time.sleep(0.5)
     say("\n".join((out / LINES).read_text(errors="replace").splitlines()[-SHOWN:]))
     if not ended and not alive(number):
@@ -283,6 +283,11 @@ def watch(out: Path, seconds: float) -> int:
         words = path.read_text(errors="replace").replace("\r", "\n").split("\n")
         say(f"  {path.parent.name}: {next((w for w in reversed(words) if w.strip()), '')[:300]}")
     return 0 if ended else 3
+
+
+def has_ended(out: Path) -> bool:
+    """Whether the batch in the background has said its last line."""
+    return (out / LINES).read_text(errors="replace").rstrip().endswith(ENDED)
 
 
 def alive(number: int) -> bool:
@@ -330,8 +335,9 @@ def main(given: Sequence[str] | None = None) -> int:
         jobs = chosen(jobs, args.only.split(","))
     if args.unpack is not None:
         for path in sorted(args.unpack.glob("*.tar.xz")):
-            with tarfile.open(path) as tar:
-                tar.extractall(args.out, filter="data")
+            if not (args.out / path.name.removesuffix(".tar.xz")).exists():  # else it has gone on here since
+                with tarfile.open(path) as tar:
+                    tar.extractall(args.out, filter="data")
     if wrong := [pair for pair in args.given if "=" not in pair]:
         parser.error(f"--given takes NAME=VALUE, got {wrong[0]!r}")
     values = dict(pair.split("=", 1) for pair in args.given)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -90,6 +91,9 @@ def test_order_lanes_what_is_kept_and_what_another_machine_still_does(tmp_path: 
     assert "first: finished before" in again
     assert span(other, "first") == spans["first"]
     assert "wide-1" not in again
+    (other / "first" / "span").write_text("1.0 2.0")
+    batch(table, "--out", str(other), "--only", "first", "--unpack", str(kept), "--given", "what=bread")
+    assert span(other, "first") == (1.0, 2.0), "what has gone on here is not what was packed elsewhere"
     assert again.count("failed (1)") == 2  # as it ends, and in the last lines: what failed is tried again
 
 
@@ -127,7 +131,12 @@ def test_a_batch_in_the_background_is_watched_and_says_when_it_has_ended(tmp_pat
     assert "wide-0: finished after" in said
     assert "batch: ended" in said
     assert "  wide-0: $ " in said, "the last line of its log"
+    (out / "batch.pid").write_text(f"{os.getpid()}\n")
     (out / "batch.log").write_text("first: begun\n")
+    options = ("--only", "wide-0", "--given", "what=x", "--detach")
+    assert f"batch {os.getpid()} still runs there" in batch(table, "--out", str(out), *options, code=1)
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    (out / "batch.pid").write_text(ended.stdout)
     assert "gone without a last word" in batch(None, "--watch", "900", "--out", str(out), code=3)
 
 
