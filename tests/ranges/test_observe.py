@@ -92,11 +92,12 @@ def test_streaming_is_one_batch_cut_up() -> None:
 
 def test_rows_of_logits_are_kept_evenly_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["heatfhe.ranges.observe"], "_ROWS", 8)
+    monkeypatch.setattr(sys.modules["heatfhe.ranges.observe"], "_AT_ENDS", 4)
     prepared = prepare(tiny_gpt2(3))
     batches = [random_tokens(seed) for seed in range(3)]
     every = torch.cat([prepared.logits(b, mode="exact").flatten(0, 1) for b in batches]).detach().double().numpy()
     seen = observe(prepared, batches, temperature=0.0)
-    evenly = seen.logit_rows[:-64]  # behind them those furthest out and least far, twice sixteen each
+    evenly = seen.logit_rows[:-32]  # behind them those furthest out and least far, four each at four powers
     assert 4 <= len(evenly) <= 8
     assert len(every) / seen.logit_stride == pytest.approx(len(evenly), abs=1)
     for i, row in enumerate(evenly):  # in short: the largest entries come first or last, all are the row's own

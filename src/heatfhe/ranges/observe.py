@@ -34,7 +34,8 @@ TEMPERATURES = (1, 2, 4, 8, 16, 32)
 _SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # scores looked at together: what stays near a processor, what fills a GPU
 _TOGETHER = 32  # rows with sampling noise that are held at once
 _ROWS = 1024  # rows of logits kept, in short, for the argmax schedule, each with its noisy copies
-_AT_ENDS = 16  # rows kept beside them, whose leaders lie furthest out and least far, where not all are kept
+_AT_ENDS = 32  # rows kept beside them, whose leaders lie furthest out and least far, where not all are kept
+_CUBED = (0, 1, 3, 5)  # how often entries are cubed before that is looked at: powers 1, 3, 27 and 243
 _LOOKED_AT = 1 << 25  # logits looked at together for that
 
 Tokens: TypeAlias = Union[Sequence[int], NDArray[Any], Tensor]
@@ -218,7 +219,7 @@ def observe(
     seen, rng = observer.seen, np.random.default_rng(0)
     seen.temperature = temperature
     kept: list[NDArray[np.floating]] = []
-    ends = [_Extremes(power) for power in (1, 3)]
+    ends = _Extremes()
     hooks = _watch(prepared, observer)
     reporter.start("observe", total)
     try:
@@ -229,8 +230,7 @@ def observe(
                 observer.magnitude("logits", logits)
                 if argmax and prepared.architecture.of(Argmax):
                     _keep_rows(seen, kept, logits)
-                    for both in ends:
-                        both.look(logits)
+                    ends.look(logits)
                 length = batch.shape[-1] if prepared.grid is None else prepared.grid.rows
                 seen.context = max(seen.context, len(seen.prefix) + length)
                 seen.sequences += batch.shape[0]
@@ -242,7 +242,7 @@ def observe(
     if seen.sequences == 0:
         raise DataError("calibration saw no sequence: every range is empty; give at least one sequence of tokens")
     if seen.logit_stride > 1:
-        kept += [row for both in ends for row in both.rows]
+        kept += ends.rows
     with ThreadPoolExecutor() as pool:  # they are sorted, which lets other threads go on
         for start in range(0, len(kept), _TOGETHER):
             rows = [sampled_rows(row, temperature, rng) for row in kept[start : start + _TOGETHER]]
@@ -318,36 +318,45 @@ def _keep_rows(seen: Observation, kept: list[NDArray[np.floating]], logits: Tens
 
 
 class _Extremes:
-    """The rows of logits whose leaders lie the most, and the least, deviations above their mean, after a power of all
+    """The rows of logits whose leaders lie the most, and the least, deviations above their mean, after powers of all
     entries.
 
     An argmax's rounds have domains. A leader further out than theirs is lost, and the whole row with it: such rows are
     the ones a model is surest of. One that lies less far out shrinks from round to round until nothing is left: there a
-    model is least sure. One row in ten thousand is enough to spoil an answer, and a sample may hold none.
+    model is least sure. What a later round meets are high powers, after which two words that nearly tie lie least far
+    out, whatever the others do. One row in ten thousand is enough to spoil an answer, and a sample may hold none.
     """
 
-    def __init__(self, power: int) -> None:
-        self.power = power
-        self._kept: dict[int, list[tuple[float, NDArray[np.floating]]]] = {1: [], -1: []}  # furthest, least far
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], list[tuple[float, NDArray[np.floating]]]] = {
+            (cubed, sign): [] for cubed in _CUBED for sign in (1, -1)  # furthest, least far
+        }
 
     @property
     def rows(self) -> list[NDArray[np.floating]]:
-        """What is kept, the furthest first."""
+        """What is kept, a power after the other, the furthest first."""
         return [row for kept in self._kept.values() for _, row in kept]
 
     def look(self, logits: Tensor) -> None:
-        """Keep those of these rows that lie nearer to either end than what is kept."""
+        """Keep those of these rows that lie nearer to either end of a power than what is kept."""
         rows = logits.reshape(-1, logits.shape[-1])
         parts = rows.split(max(1, _LOOKED_AT // rows.shape[-1]))
-        out = torch.cat([self._deviations(part.float()) for part in parts])
-        for sign, kept in self._kept.items():
-            best, at = (sign * out).topk(min(_AT_ENDS, len(out)))
+        out = torch.cat([self._deviations(part.float()) for part in parts], dim=1)
+        for (cubed, sign), kept in self._kept.items():
+            far = sign * out[_CUBED.index(cubed)]
+            best, at = far.topk(min(_AT_ENDS, len(far)))
             least = kept[-1][0] if len(kept) == _AT_ENDS else -math.inf
             kept += [(z, rows[i].double().cpu().numpy()) for z, i in zip(best.tolist(), at.tolist()) if z > least]
             kept.sort(key=lambda pair: -pair[0])
             del kept[_AT_ENDS:]
 
     def _deviations(self, rows: Tensor) -> Tensor:
-        rows = rows - rows.mean(dim=-1, keepdim=True)
-        rows = (rows / rows.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30)) ** self.power
-        return (rows.amax(dim=-1) - rows.mean(dim=-1)) / rows.std(dim=-1).clamp(min=1e-30)
+        """How many deviations a row's leader lies out, at each power, (powers, R)."""
+        found = []
+        for times in range(max(_CUBED) + 1):
+            rows = rows if not times else rows * rows * rows
+            if times in _CUBED:
+                rows = rows - rows.mean(dim=-1, keepdim=True) if not times else rows
+                rows = rows / rows.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30)
+                found.append((rows.amax(dim=-1) - rows.mean(dim=-1)) / rows.std(dim=-1).clamp(min=1e-30))
+        return torch.stack(found)
