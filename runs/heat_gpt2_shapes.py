@@ -4,8 +4,8 @@
     python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --json medium.json
     python runs/heat_gpt2_shapes.py --shape large --text tokens.npy.xz --updates 20 --json large.json
     python runs/heat_gpt2_shapes.py --shape tiny --context 32 --batch 2 --updates 3          # any machine
-    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --save medium.pt
-    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --load medium.pt --json medium.json
+    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --squeeze 0.8 --save m.pt
+    python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --load m.pt --json medium.json
     python runs/heat_gpt2_shapes.py --shape medium --text tokens.npy.xz --plain-seconds 300 --checkpoint DIR
     python runs/encrypted_gpt2.py train --checkpoint DIR --train tokens.npy --share 0.1 --out OUT  # HEAT's own counts
 
@@ -13,9 +13,11 @@ One run measures both: step time (median, middle 80 %) and peak memory of the co
 rows, one after the other in one process, each from the same weights and with the same recomputation. The bars are a
 time of at most 1.35 and a peak of at most 1.15 times the control's. With --plain-seconds the model is first trained
 plainly on the text (its bytes as tokens, or .npy of token ids, either as .xz too) for that long, and its calibrated
-counts are printed; --save ends there, and --load goes on from it; --checkpoint writes it as a plain checkpoint, which
-any training of ours takes, and goes on. The estimate that heat train refuses by stands beside the peak. On a CPU steps
-are eager and no peak is taken. A JSON line is printed for each thing that is finished.
+counts are printed; --squeeze SHARE then runs that share of the recipe's first phase, without which scores of so young
+a model are too wide for one refinement pass, and so for the fused attention; --save ends there, and --load goes on from
+it; --checkpoint writes it as a plain checkpoint, which any training of ours takes, and goes on. The estimate that heat
+train refuses by stands beside the peak. On a CPU steps are eager and no peak is taken. A JSON line is printed for each
+thing that is finished.
 """
 
 from __future__ import annotations
