@@ -33,6 +33,8 @@ def main() -> None:
     parser.add_argument("--precision", type=float, help="bits a refresh should keep, as in heat plan (default: none)")
     parser.add_argument("--context", type=int, default=128)
     args = parser.parse_args()
+    if wrong := [given for given in args.calibrations if "=" not in given]:
+        parser.error(f"calibrations are given as NAME=FILE, got {wrong[0]!r}")
     params = preset(args.params)
     costs = cost_table(args.costs or default_cost(params, "cuda"))
     fixture = gpt2_small(context=args.context)
