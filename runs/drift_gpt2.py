@@ -8,8 +8,8 @@
 A circuit is a folder (or ``default``), or a Hugging Face checkpoint and a calibration of it. Every circuit first gets
 its rows of the table, one for each --precision of its plan: all windows under every seed's noise, KL, top-1, collapsed
 windows, perplexity. Then, with --by-value WINDOWS,POSITIONS, every refreshed value of the first of these plans is made
-noisy alone and the one that amplifies most is named. One
-JSON line is printed, and kept in OUT/drift.jsonl, for everything that ends; it is not done again. When the seconds
+noisy alone and the one that amplifies most is named. One JSON line is printed, and kept in OUT/drift.jsonl, for
+everything that ends; it is not done again. When the seconds
 given are used up, it stops: the same command goes on there, by-value runs where they were. OUT/drift.json is written
 when nothing is left to do.
 """
@@ -33,7 +33,7 @@ from pieces import Clock, Used, pair
 from heatfhe.circuit import Circuit
 from heatfhe.cli.model_source import text_circuit
 from heatfhe.engine import BootstrapNoise
-from heatfhe.evaluation import drift, drift_by_value
+from heatfhe.evaluation import clear_logits, drift, drift_by_value
 from heatfhe.planning import Plan, ProgramName, plan, preset
 
 SHOWN = 12  # values of a by-value line; the folder keeps all
@@ -113,14 +113,19 @@ def main() -> int:
     stream = np.load(args.heldout)
     sizes = [("all", (args.windows, args.positions), bits) for bits in args.precision]
     sizes += [("by value", args.by_value, args.precision[0])] if args.by_value else []
-    todo = [(*size, name) for size in sizes for name in args.circuits]
+    todo = [(*size, name) for name in args.circuits for size in sizes]
+    loaded: dict[str, Circuit] = {}
+    known: dict[str, Any] = {}  # clear logits of all windows
     for kind, (count, positions), bits, given in todo:
         name, _, source = given.partition("=")
         mark = {"circuit": name, "noise": kind, "windows": count, "positions": positions, "seeds": args.seeds}
         mark |= {} if bits is None else {"precision": bits}
         if any(line.items() >= mark.items() and line.get("precision") == bits for line in ended):
             continue
-        began, circuit = time.time(), load(source)
+        began = time.time()
+        if name not in loaded:
+            loaded, known = {name: load(source)}, {}
+        circuit = loaded[name]
         used = np.asarray(stream[: count * (positions + 1)], dtype=np.int64)
         windows = used.reshape(count, positions + 1)
         made = plan(
@@ -129,6 +134,9 @@ def main() -> int:
         options = {"seeds": range(args.seeds), "device": args.device, "reporter": clock}
         try:
             if kind == "all":
+                if name not in known:
+                    known = {name: clear_logits(made, circuit, windows, clock)}
+                options["known"] = known[name]
                 facts = main_row(made, circuit, windows, options)
             else:
                 facts = value_row(made, circuit, windows, options, args.out / name)

@@ -48,6 +48,9 @@ class Foreign:
     def reshape(self, *shape: int) -> Foreign:
         return Foreign(self.inner.reshape(*shape))
 
+    def repeat(self, times: int, axis: int) -> Foreign:
+        return Foreign(self.inner.repeat(times, axis=axis))
+
     def astype(self, dtype: Any, order: str = "K") -> Foreign:
         return Foreign(self.inner.astype(dtype, order=order))
 
@@ -82,16 +85,12 @@ def _roll(a: Foreign, by: int, axis: int) -> Foreign:
     return Foreign(np.roll(bare(a), by, axis=axis))
 
 
-def _tile(a: Foreign, times: int) -> Foreign:
-    return Foreign(np.tile(bare(a), times))
-
-
 class Far(Arrays):
     """The seam over them; ``moved`` counts numbers taken there and back."""
 
     xp = SimpleNamespace(
         asarray=_over("asarray"), empty_like=_over("empty_like"), abs=_over("abs"), conj=_over("conj"),
-        multiply=_multiply, roll=_roll, sqrt=_over("sqrt"), tile=_tile,
+        multiply=_multiply, roll=_roll, sqrt=_over("sqrt"),
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -8,15 +8,20 @@ all other operations are a thousand times as many and are drawn where they are a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import partial, reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heatfhe.engine.cycles import slotwise, stretched
 from heatfhe.errors import ConfigError
 
 Pairs = Sequence[tuple[Any, Any]]
+BLOCK, ROWS = 128, 8  # threads of a block and rows of a thread, as in linear.cu
 
 
 class Arrays:
@@ -33,8 +38,32 @@ class Arrays:
         """numpy's array from one of these."""
         return np.asarray(array)
 
+    def turned(self, a: Any, by: int) -> Any:
+        """Slots rotated to the left; a cycle is."""
+        by %= a.shape[-1]
+        return self.xp.roll(a, -by, axis=-1) if by else a
+
     def dot(self, pairs: Pairs) -> Any:
-        """Sum of products, gathered in place: batches of windows are bound by memory."""
+        """Sum of products of cycles with cycles or numbers."""
+        groups: dict[int, list[tuple[Any, Any]]] = {}
+        for a, b in pairs:
+            p = max(x.shape[-1] for x in (a, b) if hasattr(x, "shape"))
+            groups.setdefault(p, []).append((stretched(a, p), stretched(b, p) if hasattr(b, "shape") else b))
+        return reduce(partial(slotwise, operator.add), [self._dot(group) for group in groups.values()])
+
+    def linear(
+        self, slots: Any, babies: Sequence[int], giants: Sequence[int], plains: Sequence[Sequence[Any]]
+    ) -> Any:
+        """A linear map of all slots by its diagonals, a row of cycles for each giant."""
+        turned = [self.turned(slots, b) for b in babies]
+        total = None
+        for giant, row in zip(giants, plains):
+            term = self.turned(self.dot(list(zip(turned, row))), giant)
+            total = term if total is None else total + term
+        return total
+
+    def _dot(self, pairs: Pairs) -> Any:
+        """Sum of products of as many slots, gathered in place: batches of windows are bound by memory."""
         out = self.xp.asarray(pairs[0][0] * pairs[0][1])
         room = self.xp.empty_like(out)
         for a, b in pairs[1:]:
@@ -67,6 +96,7 @@ class GpuArrays(Arrays):
 
         self.xp = found_cupy("the clear engine on a GPU")
         self._add_product = self.xp.ElementwiseKernel("A a, B b", "C out", "out += a * b", "heatfhe_add_product")
+        self._linear = self.xp.RawModule(code=(Path(__file__).parent / "linear.cu").read_text(), backend="nvrtc")
 
     def put(self, values: Any) -> Any:
         return self.xp.asarray(values)
@@ -80,7 +110,25 @@ class GpuArrays(Arrays):
     def normal(self, generator: Any, shape: tuple[int, ...]) -> Any:
         return generator.standard_normal(shape)
 
-    def dot(self, pairs: Pairs) -> Any:
+    def linear(
+        self, slots: Any, babies: Sequence[int], giants: Sequence[int], plains: Sequence[Sequence[Any]]
+    ) -> Any:
+        xp, n = self.xp, slots.shape[-1]
+        diagonals = [d for row in plains for d in row]
+        kind = np.result_type(*{d.dtype for d in diagonals}, np.float64)
+        diagonals = [xp.ascontiguousarray(d, dtype=kind) for d in diagonals]
+        x = xp.ascontiguousarray(slots, dtype=np.result_type(slots.dtype, np.float64))
+        y = xp.empty(x.shape, dtype=np.result_type(x.dtype, kind))
+        rows = x.size // n
+        kernel = self._linear.get_function(f"linear_{x.dtype.char}{kind.char}")
+        kernel((-(-n // BLOCK), -(-rows // ROWS)), (BLOCK,), (
+            x, y, xp.asarray(np.array([d.data.ptr for d in diagonals], dtype=np.uint64)),
+            *(xp.asarray(np.array(row, dtype=np.int32)) for row in ([d.size - 1 for d in diagonals], giants, babies)),
+            np.int32(len(giants)), np.int32(len(babies)), np.int32(rows), np.int32(n),
+        ))  # fmt: skip
+        return y
+
+    def _dot(self, pairs: Pairs) -> Any:
         out = pairs[0][0] * pairs[0][1]
         for a, b in pairs[1:]:
             if _fits(out, a, b):

@@ -2,23 +2,25 @@
 """The clear engine: the meaning of every instruction in float64, with levels, magnitudes and keys enforced.
 
 It encrypts nothing. Values may carry leading axes of independent sequences, so that many windows run as one: on a GPU
-(``device="cuda"``) a step of 64 windows takes little longer than a step of one.
+(``device="cuda"``) a step of 64 windows takes little longer than a step of one. Slots that repeat are kept once.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import operator
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
 from heatfhe.engine.arrays import Arrays, arrays_on
+from heatfhe.engine.cycles import cycled, shortest, slotwise, stretched, turns
 from heatfhe.engine.normals import standard_normals
 from heatfhe.engine.protocol import KeyRequest, KeySource, Plain, check_rotation
 from heatfhe.engine.rounding import OperationNoise
@@ -33,15 +35,26 @@ _ARRAY = re.compile(
 )
 PASSING = 64  # vectors of one position kept at once: all layers of a model ask for the same masks
 Noise = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
-"""(periods of the values, (..., period), their bound, generator) -> what a bootstrap adds. All in memory."""
+"""(periods of the values, (..., period), their bound, generator) -> what a bootstrap adds. All in memory.
+
+One that has an attribute ``reads``, and that is False, looks at the shape of the values alone: it is given zeros."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClearValue:
-    """Slots (..., n) in the open, where the engine keeps them, and the level they pretend to have."""
+    """A value in the open, where the engine keeps it, and the level it pretends to have.
 
-    slots: Any
+    ``cycle`` (..., p) are slots that follow each other ``times`` times.
+    """
+
+    cycle: Any
     level: int
+    times: int = 1
+
+    @property
+    def slots(self) -> Any:
+        """All slots (..., n)."""
+        return stretched(self.cycle, self.cycle.shape[-1] * self.times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +64,7 @@ class BootstrapNoise:
     ``floor`` is a relative floor: no less than floor times the bound. Measured noise is ``heatfhe.engine.noise``'s.
     """
 
+    reads: ClassVar[bool] = False
     sigma: float = 0.0
     floor: float = 0.0
 
@@ -121,11 +135,14 @@ class ClearEngine:
             raise EngineError(f"a value has {self.slots} slots, got {slots.shape[-1]}")
         if not 0 <= level <= self._params.levels:
             raise EngineError(f"level {level} lies outside 0..{self._params.levels}")
-        return ClearValue(self._erring("encrypted", self._arrays.put(slots)), level)
+        return self._value(self._erring("encrypted", self._arrays.put(shortest(slots))), level)
 
     def read(self, a: ClearValue) -> NDArray[Any]:
         """Slots of a value, in memory."""
-        return self._arrays.get(a.slots)
+        return np.asarray(stretched(self._arrays.get(a.cycle), a.cycle.shape[-1] * a.times))
+
+    def _value(self, cycle: Any, level: int) -> ClearValue:
+        return ClearValue(cycle, level, self.slots // cycle.shape[-1])
 
     def level(self, a: ClearValue) -> int:
         return a.level
@@ -158,110 +175,111 @@ class ClearEngine:
         level = int.from_bytes(body[:2], "little")
         if level > self._params.levels:
             raise WireError(f"a value claims level {level}, the parameters have {self._params.levels}")
-        return ClearValue(self._arrays.put(slots), level)
+        return self._value(self._arrays.put(slots), level)
 
     # -- free instructions ------------------------------------------------------------------------------------------
 
     def add(self, a: ClearValue, b: ClearValue) -> ClearValue:
-        return ClearValue(a.slots + b.slots, self._equal(a, b))
+        return self._value(slotwise(operator.add, a.cycle, b.cycle), self._equal(a, b))
 
     def sub(self, a: ClearValue, b: ClearValue) -> ClearValue:
-        return ClearValue(a.slots - b.slots, self._equal(a, b))
+        return self._value(slotwise(operator.sub, a.cycle, b.cycle), self._equal(a, b))
 
     def negate(self, a: ClearValue) -> ClearValue:
-        return ClearValue(-a.slots, a.level)
+        return self._value(-a.cycle, a.level)
 
     def add_plain(self, a: ClearValue, p: Plain) -> ClearValue:
-        return ClearValue(self._erring("encoded", a.slots + self._plain(p)), a.level)
+        return self._value(self._erring("encoded", self._with(operator.add, a, p)), a.level)
 
     def times(self, a: ClearValue, k: int) -> ClearValue:
-        return ClearValue(a.slots * k, a.level)
+        return self._value(a.cycle * k, a.level)
 
     def times_i(self, a: ClearValue) -> ClearValue:
-        return ClearValue(a.slots * 1j, a.level)
+        return self._value(a.cycle * 1j, a.level)
 
     def rotate(self, a: ClearValue, by: int) -> ClearValue:
         self._key(by, a.level)
-        moved = self._arrays.xp.roll(a.slots, -by, axis=-1)
-        return ClearValue(self._erring("switched", moved, a.level) if by % self.slots else moved, a.level)
+        moved = self._arrays.turned(a.cycle, by)
+        return self._value(self._erring("switched", moved, a.level) if by % self.slots else moved, a.level)
 
     def rotate_many(self, a: ClearValue, by: Sequence[int]) -> list[ClearValue]:
         return [self.rotate(a, k) for k in by]
 
     def add_rotations(self, a: ClearValue, by: Sequence[int]) -> ClearValue:
-        total = a.slots
+        total = a.cycle
         for k in by:
             self._key(k, a.level)
-            total = total + self._arrays.xp.roll(a.slots, -k, axis=-1)
-        return ClearValue(self._erring("switched", total, a.level), a.level)
+            total = total + self._arrays.turned(a.cycle, k)
+        return self._value(self._erring("switched", total, a.level), a.level)
 
     def conjugate(self, a: ClearValue) -> ClearValue:
         if self.request is not None and not self.request.conjugation:
             raise MissingKeyError("conjugation is not among the plan's keys; make keys for this plan")
-        return ClearValue(self._erring("switched", self._arrays.xp.conj(a.slots), a.level), a.level)
+        return self._value(self._erring("switched", self._arrays.xp.conj(a.cycle), a.level), a.level)
 
     def drop(self, a: ClearValue, level: int) -> ClearValue:
         if not 0 <= level <= a.level:
             raise OutOfLevelsError(f"a value at level {a.level} cannot be dropped to level {level}")
-        return ClearValue(a.slots if level == a.level else self._erring("divided", a.slots, a.level), level)
+        return self._value(a.cycle if level == a.level else self._erring("divided", a.cycle, a.level), level)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
     def multiply(self, a: ClearValue, b: ClearValue) -> ClearValue:
-        return self._product(a.slots * b.slots, self._equal(a, b), "multiply")
+        return self._product(slotwise(operator.mul, a.cycle, b.cycle), self._equal(a, b), "multiply")
 
     def multiply_sum(self, pairs: Sequence[tuple[ClearValue, ClearValue]]) -> ClearValue:
         level = self._equal(*(v for pair in pairs for v in pair))
-        return self._product(self._arrays.dot([(a.slots, b.slots) for a, b in pairs]), level, "multiply_sum")
+        return self._product(self._arrays.dot([(a.cycle, b.cycle) for a, b in pairs]), level, "multiply_sum")
 
     def multiply_plain(self, a: ClearValue, p: Plain) -> ClearValue:
-        return self._product(a.slots * self._plain(p), a.level, "multiply_plain", [(a, p)])
+        return self._product(self._with(operator.mul, a, p), a.level, "multiply_plain", [(a, p)])
 
     def multiply_plain_sum(self, pairs: Sequence[tuple[ClearValue, Plain]]) -> ClearValue:
         level = self._equal(*(v for v, _ in pairs))
-        total = self._arrays.dot([(v.slots, self._plain(p)) for v, p in pairs])
+        total = self._arrays.dot([(v.cycle, self._plain(p)) for v, p in pairs])
         return self._product(total, level, "multiply_plain_sum", pairs)
 
     def linear(self, a: ClearValue, m: LinearMap) -> ClearValue:
         for k in m.rotations:
             self._key(k, a.level)
         level = self._spend(a.level, "linear")
-        roll = self._arrays.xp.roll
-        babies = {b: roll(a.slots, -b, axis=-1) for b in m.babies}
-        total = None
-        for giant in m.giants:
-            inner = self._arrays.dot([(babies[b], self._plain(m.vector(giant, b))) for b in m.babies])
-            term = roll(inner, -giant, axis=-1)
-            total = term if total is None else total + term
+        plains = [[self._plain(m.vector(giant, b)) for b in m.babies] for giant in m.giants]
+        total = self._arrays.linear(a.slots, m.babies, m.giants, plains)
         if self.rounding is not None:  # every slot meets each diagonal with another slot of the value
-            squares = self.rounding.vector(a.slots).mean(axis=-1, keepdims=True)
+            squares = self.rounding.vector(a.cycle).mean(axis=-1, keepdims=True)
             total = self.rounding.divided(self._arrays, total, a.level, squares * m.plaintexts)
-        return ClearValue(total, level)
+        return self._value(total, level)
 
-    def _product(self, slots: Any, level: int, what: str, pairs: Sequence[tuple[ClearValue, Plain]] = ()) -> ClearValue:
+    def _with(self, op: Callable[[Any, Any], Any], a: ClearValue, p: Plain) -> Any:
+        """A value and a plaintext, slot by slot."""
+        return slotwise(op, a.cycle, self._plain(p)) if isinstance(p, Vector) else op(a.cycle, p)
+
+    def _product(self, cycle: Any, level: int, what: str, pairs: Sequence[tuple[ClearValue, Plain]] = ()) -> ClearValue:
         """A product's result, one level down; ``pairs`` are its factors that met plaintexts."""
         below = self._spend(level, what)
         if self.rounding is None:
-            return ClearValue(slots, below)
+            return self._value(cycle, below)
         coded = 0.0
         for v, p in pairs:
             coded = coded + (self.rounding.vector if isinstance(p, Vector) else self.rounding.scalar)(v.slots)
-        return ClearValue(self.rounding.divided(self._arrays, slots, level, coded), below)
+        return self._value(self.rounding.divided(self._arrays, stretched(cycle, self.slots), level, coded), below)
 
-    def _erring(self, how: str, slots: Any, *level: int) -> Any:
-        """Slots with the error of an operation, if operations err."""
-        return slots if self.rounding is None else getattr(self.rounding, how)(self._arrays, slots, *level)
+    def _erring(self, how: str, cycle: Any, *level: int) -> Any:
+        """Slots with the error of an operation, if operations err: then none repeats another."""
+        if self.rounding is None:
+            return cycle
+        return getattr(self.rounding, how)(self._arrays, stretched(cycle, self.slots), *level)
 
     # -- bootstraps -------------------------------------------------------------------------------------------------
 
     def bootstrap(self, a: ClearValue, *, period: int, bound: float) -> ClearValue:
-        return ClearValue(self._refreshed(a, period, bound), self._params.levels)
+        return self._value(self._refreshed(a, period, bound), self._params.levels)
 
     def bootstrap_pair(
         self, a: ClearValue, b: ClearValue, *, period: int, bound: float
     ) -> tuple[ClearValue, ClearValue]:
         level = self._params.levels - self._params.pair_levels
-        first, second = (ClearValue(self._refreshed(v, period, bound), level) for v in (a, b))
+        first, second = (self._value(self._refreshed(v, period, bound), level) for v in (a, b))
         return first, second
 
     def _refreshed(self, a: ClearValue, period: int, bound: float) -> Any:
@@ -269,20 +287,19 @@ class ClearEngine:
         if period < 1 or n % period:
             raise EngineError(f"a bootstrap of period {period} on {n} slots; a period divides the slots")
         if self.strict:
-            self._check_refresh(a.slots, period, bound)
-        real = a.slots.real.astype(np.float64, order="C")
-        apart = self.rounding is not None and period < n
-        if apart:
-            cycles = real.reshape(*real.shape[:-1], n // period, period)
-            real = self._arrays.xp.tile(cycles.mean(axis=-2), n // period)
+            self._check_refresh(a.cycle, period, bound)
+        real = cycled(a.cycle.real.astype(np.float64, order="C"), period)
+        if self.rounding is not None:
+            real = stretched(real, n)
         if self.noise is not None and self.rng is not None:
-            cycles = real.reshape(*real.shape[:-1], n // period, period)
-            one = cycles if apart else cycles[..., :1, :]
-            cycles += self._arrays.put(self.noise(self._arrays.get(one), bound, self.rng))
+            cycles = turns(real, period)
+            reads = getattr(self.noise, "reads", True)
+            given = self._arrays.get(cycles) if reads else np.broadcast_to(0.0, cycles.shape)
+            cycles += self._arrays.put(self.noise(given, bound, self.rng))
         return real
 
     def _check_refresh(self, slots: Any, period: int, bound: float) -> None:
-        """Refuse what a real bootstrap would destroy."""
+        """Refuse what a real bootstrap would destroy, in a cycle of slots."""
         xp, tolerance = self._arrays.xp, 1e-6 * max(bound, 1e-300)
         size = float(xp.abs(slots).max())
         most = max(bound, self._params.reach) if self._lenient else bound
@@ -297,7 +314,7 @@ class ClearEngine:
             self.exceeded, self.furthest = self.exceeded + 1, max(self.furthest, size / bound)
         if slots.dtype.kind == "c" and float(xp.abs(slots.imag).max()) > tolerance:
             raise EngineError("a bootstrap met a value that is not real")
-        cycles = slots.reshape(*slots.shape[:-1], self.slots // period, period)
+        cycles = turns(slots, min(period, slots.shape[-1]))
         if float(xp.abs(cycles - cycles[..., :1, :]).max()) > tolerance:
             raise EngineError(f"a bootstrap met a value that does not repeat with period {period}")
 
@@ -324,7 +341,7 @@ class ClearEngine:
         held = self._encoded if p.keep else self._passing
         if p.key in held:
             return held[p.key]
-        made = self._arrays.put(p.make())
+        made = self._arrays.put(shortest(p.make()))
         if not p.keep:
             while len(held) >= PASSING:
                 held.pop(next(iter(held)))

@@ -13,7 +13,7 @@ from heatfhe.evaluation.compare import plaintext_row
 from heatfhe.evaluation.compare import summary as comparison_summary
 from heatfhe.evaluation.compare import table_row as comparison_row
 from heatfhe.evaluation.drift import SEEDS as DRIFT_SEEDS
-from heatfhe.evaluation.drift import Drift, drift, sample_windows
+from heatfhe.evaluation.drift import Drift, clear_logits, drift, sample_windows
 from heatfhe.evaluation.encrypted import Endpoint, Evaluation, decode_windows, evaluate, judge, unfinished
 from heatfhe.evaluation.fidelity import (
     Fidelity,
@@ -80,6 +80,7 @@ __all__ = [
     "TextScore",
     "ValueDrift",
     "chosen_values",
+    "clear_logits",
     "compare_circuit",
     "comparison_markdown",
     "comparison_row",

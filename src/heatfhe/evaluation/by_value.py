@@ -190,9 +190,10 @@ class _Work:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 parts = talk.logits(x)
                 logits = self.plan.packing.unpack_vocabulary([self.engine.read(p) for p in parts])
-                for row, held in zip(logits, columns, strict=True):
-                    target = self.windows[:, position + 1]
-                    held.append(Scores.of(self.clear[:, position], row, target, largest=self.largest))
+            target = self.windows[:, position + 1]
+            found = Scores.of_rows(self.clear[:, position], logits, target, largest=self.largest)
+            for scores, held in zip(found, columns, strict=True):
+                held.append(scores)
             if any(n.asked != (position + 1) * self.total for n in noises):
                 raise ConfigError("the program did not refresh what its steps say; plan again")
             reporter.advance(task, position=position)

@@ -80,6 +80,7 @@ def drift(
     only: str | None = None,
     rounding: bool = False,
     device: str = "cpu",
+    known: tuple[Logits, float] | None = None,
     reporter: Reporter = SILENT,
 ) -> Drift:
     """Teacher-forced logits of windows (W, P + 1), noise at every bootstrap, against the circuit's own clear ones.
@@ -87,7 +88,8 @@ def drift(
     ``noise`` is a BootstrapNoise, or what a table measured on a real engine gives; ``sigma`` is kept for show, and
     needed for the latter. ``only`` leaves the noise out everywhere but in some families (``values.chosen_values``).
     ``rounding`` adds, everywhere, what the other operations err by (engine.OperationNoise). A plan that is wrong
-    without any noise is refused. ``device`` is the clear engine's.
+    without any noise is refused. ``device`` is the clear engine's. ``known`` are the ``clear_logits`` of these windows,
+    where several plans of one circuit need them.
     """
     if sigma is None:
         if not isinstance(noise, BootstrapNoise):
@@ -95,7 +97,9 @@ def drift(
         sigma = noise.sigma
     if not seeds:
         raise ConfigError("noise needs at least one seed")
-    clear, largest = clear_logits(plan, circuit, windows, reporter)
+    clear, largest = clear_logits(plan, circuit, windows, reporter) if known is None else known
+    if clear.shape[:2] != (len(windows), windows.shape[1] - 1):
+        raise ConfigError(f"clear logits {clear.shape} are not those of windows {windows.shape}; compute them again")
     tokens, targets = windows[:, :-1], windows[:, 1:]
     engine = checked_engine(plan, circuit, tokens, clear, largest, device, reporter)
     values = refreshed_values(plan, circuit.calibration)
@@ -109,8 +113,9 @@ def drift(
         engine.rounding = OperationNoise(params=plan.params, seed=batch[0]) if rounding else None
         columns: list[list[Scores]] = [[] for _ in batch]
         for position, rows in enumerate(_logits(plan, circuit, engine, tokens)):
-            for seed, row, scored in zip(batch, rows, columns):
-                scored.append(Scores.of(clear[:, position], row, targets[:, position], largest=largest))
+            found = Scores.of_rows(clear[:, position], rows, targets[:, position], largest=largest)
+            for seed, scores, scored in zip(batch, found, columns):
+                scored.append(scores)
                 reporter.advance(circuit.name, seed=seed, position=position)
         groups += [Scores.stack(scored) for scored in columns]
     reporter.done(circuit.name)

@@ -7,7 +7,9 @@ ten times the calibrated maximum; a window is collapsed when more than half of i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ from heatfhe.errors import ConfigError
 from heatfhe.files import existing, plain
 
 Logits = NDArray[np.float64]
+MANY = 1 << 20  # logits from which on they are shared out among cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +90,36 @@ class Scores:
     @classmethod
     def of(cls, clear: Logits, run: Logits, targets: NDArray[np.int64], *, largest: float) -> Scores:
         """Compare logits (..., V) of a run with its clear run's; ``targets`` (...) are the next tokens."""
-        bad = diverged(run, largest)
-        sound = np.where(bad[..., None], 0.0, run)
-        p, q = log_softmax(clear), log_softmax(sound)
-        kl = np.where(bad, np.nan, (np.exp(p) * (p - q)).sum(axis=-1))
-        same = ~bad & (np.argmax(sound, axis=-1) == np.argmax(clear, axis=-1))
-        nats = np.where(bad, np.nan, _nats(q, targets))
-        return cls(bad, kl, same, nats, _nats(p, targets))
+        return cls._of(clear, run[None], targets, largest)[0]
+
+    @classmethod
+    def of_rows(
+        cls, clear: Logits, rows: Logits, targets: NDArray[np.int64], *, largest: float
+    ) -> tuple[Scores, ...]:
+        """Compare several runs (R, W, V) with one clear run (W, V), a window at a time: on all cores, where that pays,
+        since numpy lets other threads run."""
+        parts = [slice(w, w + 1) for w in range(len(clear))] if rows.size >= MANY else [slice(None)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = list(pool.map(lambda w: cls._of(clear[w], rows[:, w], targets[w], largest), parts))
+        return tuple(cls.stack(windows, axis=0) for windows in zip(*found))
+
+    @classmethod
+    def _of(
+        cls, clear: Logits, rows: Logits, targets: NDArray[np.int64], largest: float
+    ) -> tuple[Scores, ...]:
+        """Scores of each of several runs."""
+        p, found = log_softmax(clear), []
+        first, clear_nats = np.argmax(clear, axis=-1), _nats(p, targets)
+        with np.errstate(over="ignore", invalid="ignore"):  # a clear run may be lost itself
+            chances = np.exp(p)
+            for run in rows:
+                bad = diverged(run, largest)
+                sound = np.where(bad[..., None], 0.0, run)
+                q = log_softmax(sound)
+                kl = np.where(bad, np.nan, (chances * (p - q)).sum(axis=-1))
+                same = ~bad & (np.argmax(sound, axis=-1) == first)
+                found.append(cls(bad, kl, same, np.where(bad, np.nan, _nats(q, targets)), clear_nats))
+        return tuple(found)
 
     @classmethod
     def stack(cls, columns: Sequence[Scores], axis: int = 1) -> Scores:

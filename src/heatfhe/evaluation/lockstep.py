@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,7 @@ class Lockstep(Reporter):
         got = self.endpoint.get(pair.other)
         size, error, own = _largest(true), _largest(got - true), _largest(got - follows)
         imaginary = _largest(got.imag - true.imag)
-        pair.clear = replace(pair.clear, slots=np.stack([true.astype(np.complex128), got]))
+        pair.clear = self.clear.value(np.stack([true.astype(np.complex128), got]), pair.clear.level)
         self.seen.append(
             StepError(
                 position=self.position, program=self._program, step=self._step, kind=step.kind, operator=step.operator,

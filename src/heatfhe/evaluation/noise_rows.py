@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class RowNoise:
     So the native engine behaves: a value above one is halved until it is not, one below is refreshed as it is.
     """
 
+    reads: ClassVar[bool] = False
     sigmas: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -66,6 +67,11 @@ class Chosen:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
 
+    @property
+    def reads(self) -> bool:
+        """Whether the noise looks at values."""
+        return getattr(self.noise, "reads", True)
+
     def __call__(self, values: Real, bound: float, rng: np.random.Generator) -> Real:
         number, self.asked = self.asked % self.total, self.asked + 1
         return self.noise(values, bound, self.rng) if number in self.numbers else np.zeros_like(values)
@@ -81,6 +87,11 @@ class NoiseByRow:
     def rows(self) -> int:
         """One for each noise."""
         return len(self.parts)
+
+    @property
+    def reads(self) -> bool:
+        """Whether any of them looks at values."""
+        return any(part.reads for part in self.parts)
 
     def __call__(self, values: Real, bound: float, rng: np.random.Generator) -> Real:
         return np.stack([part(row, bound, rng) for part, row in zip(self.parts, values, strict=True)])

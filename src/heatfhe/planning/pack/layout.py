@@ -126,6 +126,11 @@ class Packing:
         return -(-self.shape.vocabulary // self.V)
 
     @property
+    def word_step(self) -> int:
+        """Slots from one word to the next."""
+        return 1
+
+    @property
     def capacity(self) -> int:
         """Positions the cache can hold: t * m, at least ``context``."""
         return self.t * self.m
@@ -201,8 +206,11 @@ class Packing:
 
     def unpack_vocabulary(self, parts: list[NDArray[Any]]) -> Real:
         """Inverse of pack_vocabulary."""
-        size = self.shape.vocabulary
-        return np.asarray(sum(self.collect(v, self.vocabulary(p), size) for p, v in enumerate(parts)))
+        out = np.empty((*parts[0].shape[:-1], self.shape.vocabulary))
+        for p, v in enumerate(parts):
+            words = out[..., p * self.V : (p + 1) * self.V]
+            words[...] = np.real(v)[..., : words.shape[-1] * self.word_step : self.word_step]
+        return out
 
 
 class TokenPacking(Packing):
@@ -222,6 +230,11 @@ class TokenPacking(Packing):
     def V(self) -> int:
         """Labels of one ciphertext of logits: as many as the stream's entries."""
         return self.D
+
+    @property
+    def word_step(self) -> int:
+        """One label for every token before the next."""
+        return self.t
 
     @property
     def span(self) -> int:
