@@ -18,6 +18,7 @@ ROWS = {
     "ATLAS, seed 0": "atlas-0/seed-0/chosen.calibration.json",
     "**HEAT, seed 0**": "heat-0/circuit/calibration.json",
     "**HEAT, seed 1**": "heat-1/circuit/calibration.json",
+    "**HEAT, seed 2**": "heat-2/circuit/calibration.json",
 }
 
 

@@ -63,8 +63,8 @@ def test_a_plan_for_a_gpu_has_its_prices_and_a_precise_one_says_what_it_keeps(
     asked = ["plan", str(folder), "--params", "native-16-r40-lean", "--programs", "prompt", "-o", str(out)]
     cases = (
         (["--device", "cuda", "--precision", "8"], "native-16-r40-lean-h200", 8.0),
-        ([], "cheddar-h200", PRECISION),
-        (["--precision", "none"], "cheddar-h200", None),
+        ([], "native-16-r40-lean-h200", PRECISION),  # the set has no prices of a CPU
+        (["--precision", "none", "--costs", "cheddar-h200"], "cheddar-h200", None),
     )
     for more, prices, bits in cases:
         assert main([*asked, *more]) == 0

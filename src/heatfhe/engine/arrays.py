@@ -38,8 +38,8 @@ class Arrays:
         """numpy's array from one of these."""
         return np.asarray(array)
 
-    def turned(self, a: Any, by: int) -> Any:
-        """Slots rotated to the left; a cycle is."""
+    def rolled(self, a: Any, by: int) -> Any:
+        """Slots rotated to the left, or a cycle of them."""
         by %= a.shape[-1]
         return self.xp.roll(a, -by, axis=-1) if by else a
 
@@ -55,10 +55,10 @@ class Arrays:
         self, slots: Any, babies: Sequence[int], giants: Sequence[int], plains: Sequence[Sequence[Any]]
     ) -> Any:
         """A linear map of all slots by its diagonals, a row of cycles for each giant."""
-        turned = [self.turned(slots, b) for b in babies]
+        rolled = [self.rolled(slots, b) for b in babies]
         total = None
         for giant, row in zip(giants, plains):
-            term = self.turned(self.dot(list(zip(turned, row))), giant)
+            term = self.rolled(self.dot(list(zip(rolled, row))), giant)
             total = term if total is None else total + term
         return total
 

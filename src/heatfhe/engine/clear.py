@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heatfhe.ckks import Params
 from heatfhe.engine.arrays import Arrays, arrays_on
-from heatfhe.engine.cycles import cycled, shortest, slotwise, stretched, turns
+from heatfhe.engine.cycles import by_cycle, cycled, shortest, slotwise, stretched
 from heatfhe.engine.normals import standard_normals
 from heatfhe.engine.protocol import KeyRequest, KeySource, Plain, check_rotation
 from heatfhe.engine.rounding import OperationNoise
@@ -199,7 +199,7 @@ class ClearEngine:
 
     def rotate(self, a: ClearValue, by: int) -> ClearValue:
         self._key(by, a.level)
-        moved = self._arrays.turned(a.cycle, by)
+        moved = self._arrays.rolled(a.cycle, by)
         return self._value(self._erring("switched", moved, a.level) if by % self.slots else moved, a.level)
 
     def rotate_many(self, a: ClearValue, by: Sequence[int]) -> list[ClearValue]:
@@ -209,7 +209,7 @@ class ClearEngine:
         total = a.cycle
         for k in by:
             self._key(k, a.level)
-            total = total + self._arrays.turned(a.cycle, k)
+            total = total + self._arrays.rolled(a.cycle, k)
         return self._value(self._erring("switched", total, a.level), a.level)
 
     def conjugate(self, a: ClearValue) -> ClearValue:
@@ -292,7 +292,7 @@ class ClearEngine:
         if self.rounding is not None:
             real = stretched(real, n)
         if self.noise is not None and self.rng is not None:
-            cycles = turns(real, period)
+            cycles = by_cycle(real, period)
             reads = getattr(self.noise, "reads", True)
             given = self._arrays.get(cycles) if reads else np.broadcast_to(0.0, cycles.shape)
             cycles += self._arrays.put(self.noise(given, bound, self.rng))
@@ -314,7 +314,7 @@ class ClearEngine:
             self.exceeded, self.furthest = self.exceeded + 1, max(self.furthest, size / bound)
         if slots.dtype.kind == "c" and float(xp.abs(slots.imag).max()) > tolerance:
             raise EngineError("a bootstrap met a value that is not real")
-        cycles = turns(slots, min(period, slots.shape[-1]))
+        cycles = by_cycle(slots, min(period, slots.shape[-1]))
         if float(xp.abs(cycles - cycles[..., :1, :]).max()) > tolerance:
             raise EngineError(f"a bootstrap met a value that does not repeat with period {period}")
 

@@ -20,11 +20,11 @@ def slotwise(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     p, q = a.shape[-1], b.shape[-1]
     if p == q:
         return op(a, b)
-    out = op(a[..., None, :], turns(b, p)) if p < q else op(turns(a, q), b[..., None, :])
+    out = op(a[..., None, :], by_cycle(b, p)) if p < q else op(by_cycle(a, q), b[..., None, :])
     return out.reshape(*out.shape[:-2], max(p, q))
 
 
-def turns(a: Any, p: int) -> Any:
+def by_cycle(a: Any, p: int) -> Any:
     """An array (..., q) as (..., q / p, p)."""
     return a.reshape(*a.shape[:-1], a.shape[-1] // p, p)
 

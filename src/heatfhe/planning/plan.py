@@ -327,11 +327,14 @@ def _unplaced(program: Program, table: CostTable) -> float:
 
 
 def default_cost(params: Params, device: str = "cpu") -> str:
-    """The shipped cost table nearest to an engine, its set (or else its ring) and the device it runs on."""
+    """The shipped cost table nearest to an engine, its set (or else its ring) and the device it runs on.
+
+    Of a set that was measured on another device alone it is that one: another library's quoted prices are further away.
+    """
     machine, ring = {"cuda": "h200"}.get(device, device), params.ring_dimension.bit_length() - 1
-    own = (f"{params.name}-{machine}", f"{params.name}-lean-{machine}")
+    own, there = ((f"{params.name}-{m}", f"{params.name}-lean-{m}") for m in (machine, "h200"))
     near = {
         "openfhe": (f"openfhe-cpu-{ring}", "openfhe-cpu-16"),
-        "native": (*own, f"native-{machine}-{ring}", "cheddar-h200"),
+        "native": (*own, f"native-{machine}-{ring}", *there, "cheddar-h200"),
     }.get(params.engine, ("paper-a100",))
     return next(name for name in near if name in cost_tables())
