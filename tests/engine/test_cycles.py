@@ -57,7 +57,7 @@ def test_a_refreshed_cycle_is_the_mean_of_what_repeats(seed: int, p: int, q: int
 
 @given(seed=SEEDS, periods=st.lists(st.tuples(PERIODS, PERIODS), min_size=1, max_size=5))
 def test_sums_of_products(seed: int, periods: list[tuple[int, int]]) -> None:
-    pairs = [(cycle(seed + i, p, 2), cycle(seed - i, q)) for i, (p, q) in enumerate(periods)]
+    pairs = [(cycle(seed + i, p, 2), cycle(seed + 9 + i, q)) for i, (p, q) in enumerate(periods)]
     wanted = sum(whole(a) * whole(b) for a, b in pairs)
     assert np.allclose(whole(Arrays().dot(pairs)), wanted, rtol=0, atol=1e-13)
     assert Arrays().dot([*pairs, (pairs[0][0], 2.5)]).shape[-1] == max(max(pair) for pair in periods)
