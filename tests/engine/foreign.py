@@ -81,6 +81,10 @@ def _multiply(a: Any, b: Any, out: Foreign) -> Foreign:
     return out
 
 
+def _concatenate(parts: list[Foreign]) -> Foreign:
+    return Foreign(np.concatenate([bare(part) for part in parts]))
+
+
 def _roll(a: Foreign, by: int, axis: int) -> Foreign:
     return Foreign(np.roll(bare(a), by, axis=axis))
 
@@ -90,7 +94,7 @@ class Far(Arrays):
 
     xp = SimpleNamespace(
         asarray=_over("asarray"), empty_like=_over("empty_like"), abs=_over("abs"), conj=_over("conj"),
-        multiply=_multiply, roll=_roll, sqrt=_over("sqrt"),
+        multiply=_multiply, roll=_roll, sqrt=_over("sqrt"), concatenate=_concatenate,
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -41,6 +41,16 @@ def test_constants_are_those_of_the_source() -> None:
     assert f"blockIdx.x * {BLOCK} +" in SOURCE
 
 
+@pytest.mark.parametrize("kinds", ["dd", "DD"])
+def test_rows_in_pieces_have_the_same_bits(kinds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots, *rest = case(0, 64, kinds, (2, 9))
+    whole = Arrays().linear(slots, *rest)
+    monkeypatch.setattr(arrays, "PIECE", 4 * 64)  # 18 rows as 4, 4, 4, 4, 2
+    assert np.array_equal(Arrays().linear(slots, *rest), whole)
+    monkeypatch.setattr(arrays, "PIECE", 1)
+    assert np.array_equal(Arrays().linear(slots, *rest), whole)
+
+
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
 def test_the_kernel_is_numpys_sum(tmp_path: Path) -> None:
     """All four kinds, rows that fill no block, rings below one block and above."""

@@ -21,6 +21,7 @@ from heatfhe.engine.cycles import slotwise, stretched
 from heatfhe.errors import ConfigError
 
 Pairs = Sequence[tuple[Any, Any]]
+PIECE = 1 << 15  # numbers of a linear map's input at a time
 BLOCK, ROWS = 128, 8  # threads of a block and rows of a thread, as in linear.cu
 
 
@@ -54,7 +55,16 @@ class Arrays:
     def linear(
         self, slots: Any, babies: Sequence[int], giants: Sequence[int], plains: Sequence[Sequence[Any]]
     ) -> Any:
-        """A linear map of all slots by its diagonals, a row of cycles for each giant."""
+        """A linear map of all slots by its diagonals, a row of cycles for each giant.
+
+        Of a batch it takes a few rows at a time, so that rotated copies stay in a core's cache.
+        """
+        n, step = slots.shape[-1], max(1, PIECE // slots.shape[-1])
+        flat = slots.reshape(-1, n)
+        if flat.shape[0] > step:
+            parts = (flat[i : i + step] for i in range(0, flat.shape[0], step))
+            found = self.xp.concatenate([self.linear(part, babies, giants, plains) for part in parts])
+            return found.reshape(*slots.shape)
         rolled = [self.rolled(slots, b) for b in babies]
         total = None
         for giant, row in zip(giants, plains):
