@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.ckks import Ring, SlotMatrix, diagonal, native_set
 from heatfhe.ckks.kernels import load_kernels

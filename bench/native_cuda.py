@@ -15,12 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.client import NativeKeyring
 from heatfhe.engine import KeyRequest, LinearMap, MemoryKeys, NativeEngine, Vector

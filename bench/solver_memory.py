@@ -9,10 +9,14 @@ On a GPU, peak memory over forward and backward (max_memory_allocated) instead o
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.approx import ReciprocalFit, divide
 from heatfhe.halting import expected_divide, probabilities, ramp

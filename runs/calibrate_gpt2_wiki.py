@@ -23,6 +23,8 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import GPT2LMHeadModel
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
 from heatfhe.cli.console import ProgressLine, format_table
 from heatfhe.lowering import export, tokenizer_files
 from heatfhe.ranges import FitOptions, fit_calibration, observe

@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
 from heatfhe.circuit import Circuit
 from heatfhe.cli.bench_engine import add_clock_argument, clock_of
 from heatfhe.cli.console import Console

@@ -9,12 +9,15 @@ passes, two to five a block. Domains are typical ones; they set magnitudes, not 
 from __future__ import annotations
 
 import json
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.approx import (
     ArgmaxSchedule,

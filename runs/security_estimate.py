@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What known attacks on our parameter sets cost, and what each set keeps in reserve, as a card.
 
-    PYTHONPATH=src python runs/security_estimate.py > docs/cards/security-estimate_202611.md
+    python runs/security_estimate.py > docs/cards/security-estimate_202611.md
 
 The attacks, their cost models and their sources are in lattice_attacks.py. About four minutes on an idle core.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from lattice_attacks import (
     MODELS,
@@ -25,6 +26,8 @@ from lattice_attacks import (
     meet_in_the_middle,
     usvp,
 )
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.ckks import MAX_LOG_QP, MAX_LOG_QP_BY_WEIGHT, MAX_LOG_SPARSE_MODULUS
 from heatfhe.planning import preset

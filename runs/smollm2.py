@@ -16,12 +16,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 PREFIXES = {"none": (), "one": (1,), "two": (1, 198)}  # <|im_start|>, a new line
 CONTEXT, FEWER = 128, 2.8

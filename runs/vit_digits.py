@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise, ClearEngine, Conversation, Runner
