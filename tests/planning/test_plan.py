@@ -311,7 +311,11 @@ class Rounding(ClearEngine):
 
     def _rounded(self, a: ClearValue) -> ClearValue:
         assert self.rng is not None
-        return replace(a, slots=a.slots + self.ERROR * self.rng.standard_normal(a.slots.shape))
+        return ClearValue(a.slots + self.ERROR * self.rng.standard_normal(a.slots.shape), a.level)
+
+    def _refreshed(self, a: ClearValue, period: int, bound: float) -> Any:
+        """Copies keep the errors of their own, of which a refresh would take the mean."""
+        return a.slots.real.astype(np.float64)
 
     def multiply(self, a: ClearValue, b: ClearValue) -> ClearValue:
         return self._rounded(super().multiply(a, b))
