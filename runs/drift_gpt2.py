@@ -9,9 +9,8 @@ A circuit is a folder (or ``default``), or a Hugging Face checkpoint and a calib
 its rows of the table, one for each --precision of its plan: all windows under every seed's noise, KL, top-1, collapsed
 windows, perplexity. Then, with --by-value WINDOWS,POSITIONS, every refreshed value of the first of these plans is made
 noisy alone and the one that amplifies most is named. One JSON line is printed, and kept in OUT/drift.jsonl, for
-everything that ends; it is not done again. When the seconds
-given are used up, it stops: the same command goes on there, by-value runs where they were. OUT/drift.json is written
-when nothing is left to do.
+everything that ends; it is not done again. When the seconds given are used up, it stops: the same command goes on
+there, by-value runs where they were. OUT/drift.json is written when nothing is left to do.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from heatfhe.circuit import Circuit
 from heatfhe.engine import BootstrapNoise
 from heatfhe.engine.noise import NoiseTable, PeriodNoise
 from heatfhe.errors import ConfigError, EngineError, PlanError
-from heatfhe.evaluation.drift import SEEDS_ROOM, drift, sample_windows
+from heatfhe.evaluation.drift import SEEDS_ROOM, clear_logits, drift, sample_windows
 from heatfhe.planning import Plan, Rules, Step, plan
 from heatfhe.planning.params import preset
 from tests.planning.clear_run import clear_params, teacher_forced
@@ -55,6 +55,15 @@ def test_seeds_together_are_the_seeds_one_by_one(made: Plan, monkeypatch: pytest
         monkeypatch.setitem(SEEDS_ROOM, "cpu", most * len(windows) * made.params.slots)
         assert drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 5), only=only) == apart
     assert drift(made, circuit, windows, noise=noise, seeds=(0, 1, 2, 6), only=only) != apart
+
+
+def test_known_clear_logits_change_nothing_and_must_be_of_these_windows(made: Plan) -> None:
+    circuit = tiny_circuit()
+    windows, noise = sample_windows(circuit, 3, 7, seed=1), BootstrapNoise(sigma=1e-3)
+    known = clear_logits(made, circuit, windows)
+    assert drift(made, circuit, windows, noise=noise, known=known) == drift(made, circuit, windows, noise=noise)
+    with pytest.raises(ConfigError, match=r"\(3, 6, \d+\) are not those of windows \(2, 7\); compute them again"):
+        drift(made, circuit, windows[:2], noise=noise, known=known)
 
 
 def test_destroyed_runs_are_counted_as_collapsed(made: Plan) -> None:

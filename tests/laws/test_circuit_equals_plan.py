@@ -16,7 +16,7 @@ from heatfhe.evaluation.drift import sample_windows
 from heatfhe.planning import plan
 from heatfhe.planning.params import preset
 from heatfhe.records import ArgmaxCalibration
-from tests.planning.clear_run import clear_params, generate, teacher_forced
+from tests.planning.clear_run import clear_params, collect, generate, teacher_forced
 from tests.tiny import argmax_schedule, tiny_circuit
 
 # (circuit, slots, placement): t = 1, small and large, hidden in several ciphertexts, padded heads and widths, a
@@ -152,7 +152,7 @@ def test_a_one_hot_prompt_and_added_noise_follow_the_circuit() -> None:
     hot = np.eye(64)[11]
     x = decode.embed([engine.value(v) for v in made.packing.pack_vocabulary(hot)])
     p = made.packing
-    assert np.abs(p.collect(x[0].slots, p.residual, p.shape.width) - circuit.folded.token[11]).max() < 1e-12
+    assert np.abs(collect(x[0].slots, p.residual, p.shape.width) - circuit.folded.token[11]).max() < 1e-12
     noise = 0.3 * np.random.default_rng(5).standard_normal(64)
     row = decode.sample([engine.value(v) for v in made.packing.pack_vocabulary(noise)], x)
     expected = one_hot(circuit, circuit.run([11])[0] + noise)

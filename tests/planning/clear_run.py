@@ -18,6 +18,16 @@ from heatfhe.planning.programs.builder import ROWS, Builder
 from heatfhe.records import SoftmaxCalibration
 
 
+def collect(values: NDArray[Any], index: NDArray[np.intp], size: int) -> NDArray[np.float64]:
+    """Inverse of ``Packing.place``: the first slot that holds each index."""
+    where = np.full(size, -1)
+    real = np.flatnonzero(index >= 0)[::-1]
+    where[index[real]] = real
+    out = np.zeros((*values.shape[:-1], size))
+    out[..., where >= 0] = np.real(values)[..., where[where >= 0]]
+    return out
+
+
 def clear_params(slots: int, *, levels: int = 8, reach: float = 16.0, pair_levels: int = 0) -> Params:
     """A set for the clear engine: no claim of security, any slot count."""
     return Params(

@@ -25,6 +25,7 @@ from heatfhe.planning.pack import (
 )
 from heatfhe.planning.weights import Dense
 from heatfhe.stages import Shape
+from tests.planning.clear_run import collect
 
 
 @st.composite
@@ -44,16 +45,16 @@ def packings(draw: Any) -> Packing:
 def test_pack_then_unpack_is_the_identity(p: Packing, seed: int) -> None:
     rng = np.random.default_rng(seed)
     row = rng.standard_normal((2, p.shape.width))
-    assert np.array_equal(p.collect(p.pack_residual(row), p.residual, p.shape.width), row)
+    assert np.array_equal(collect(p.pack_residual(row), p.residual, p.shape.width), row)
     words = rng.standard_normal(p.shape.vocabulary)
     parts = p.pack_vocabulary(words)
     assert len(parts) == p.vocabulary_parts
     assert np.array_equal(p.unpack_vocabulary(list(parts)), words)
     hidden = rng.standard_normal(p.shape.hidden)
-    back = sum(p.collect(p.place(hidden, p.hidden(k)), p.hidden(k), p.shape.hidden) for k in range(p.hidden_parts))
+    back = sum(collect(p.place(hidden, p.hidden(k)), p.hidden(k), p.shape.hidden) for k in range(p.hidden_parts))
     assert np.array_equal(back, hidden)
     heads = p.place(row[0], p.heads)
-    assert np.array_equal(p.collect(heads, p.heads, p.shape.width), row[0])
+    assert np.array_equal(collect(heads, p.heads, p.shape.width), row[0])
 
 
 @given(packings())
@@ -117,7 +118,7 @@ def test_every_product_is_its_matrix(p: Packing, halve: bool, seed: int) -> None
         d = from_hidden(Dense("d"), p, halve=halve)
         z = apply(p, d, [(up.T, layout, p.residual)], p.place(h, layout)[:n])
         z = tree(z + z.conj() if d.complex else z, p.D, p.t)
-        total = total + p.collect(z, p.residual, shape.width)
+        total = total + collect(z, p.residual, shape.width)
     assert np.allclose(total, h @ up.T, atol=1e-9)
 
 
@@ -144,7 +145,7 @@ def test_vocabulary_products_one_by_one_and_in_pairs(p: Packing, seed: int) -> N
         back = from_vocabulary(Dense("e"), p, halve=not two, join=two)
         z = apply(p, back, [(head.T, layout, p.residual) for layout in pair], rows[k], rows[k + 1] if two else None)
         z = tree(z + z.conj() if back.complex else z, p.D, max(1, p.V // p.D))
-        found += p.collect(z, p.residual, p.shape.width)
+        found += collect(z, p.residual, p.shape.width)
     assert np.allclose(found, hot @ head.T, atol=1e-9)
 
 

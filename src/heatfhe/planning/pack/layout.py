@@ -187,15 +187,6 @@ class Packing:
         repeat = (1,) * (row.ndim - 1) + (self.slots // self.n,)
         return np.asarray(np.tile(padded[..., index], repeat))
 
-    def collect(self, values: NDArray[Any], index: Index, size: int) -> Real:
-        """Inverse of place: the first slot that holds each index."""
-        where = np.full(size, -1)
-        real = np.flatnonzero(index >= 0)[::-1]
-        where[index[real]] = real
-        out = np.zeros((*values.shape[:-1], size))
-        out[..., where >= 0] = np.real(values)[..., where[where >= 0]]
-        return out
-
     def pack_residual(self, row: Real) -> Real:
         """An embedding or residual row in layout P."""
         return self.place(row, self.residual)
